@@ -1,0 +1,75 @@
+# Everything runs in .venv, which `make setup` fills with pinned packages and
+# which is left alone while the files it was made from are unchanged.
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+COMPILE := $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --quiet \
+	--generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow lint format requirements docs clean postgres-versions \
+	bench-capture bench-capture-latency bench-log-age
+
+help:  ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' \
+		| awk -F'|' '{printf "  %-22s %s\n", $$1, $$2}'
+
+setup: .venv/.installed  ## Create .venv with the pgtide command in it
+
+demo: setup  ## Watch changes of a small shop arrive, without any set-up
+	$(BIN)/pgtide demo
+
+test: lint  ## Lint, type check and run the fast tests
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: .venv/.installed-dev  ## Run all tests: crashes, big transactions, each Postgres release
+	$(BIN)/python -m pytest -rs
+
+lint: .venv/.installed-dev  ## Lint, check the format and the types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/.installed-dev  ## Format the code and correct what can be corrected
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: .venv/.installed-dev  ## Write the reference pages from the code
+	$(BIN)/python docs/reference.py
+
+bench-capture: setup  ## Time to drain a slot, against pg_recvlogical
+	$(BIN)/python -m benchmarks.capture
+
+bench-capture-latency: setup  ## From commit to visible in the log
+	$(BIN)/python -m benchmarks.capture_latency
+
+bench-log-age: setup  ## Cost of appending and tailing on an old log
+	$(BIN)/python -m benchmarks.log_age
+
+postgres-versions:  ## Fetch the Postgres releases of the version tests (needs Maven)
+	scripts/postgres-versions
+
+requirements: .venv/.installed-dev  ## Pin the newest versions that pyproject.toml allows
+	$(COMPILE) --extra demo --group build --upgrade -o requirements.txt
+	$(COMPILE) --extra demo --group build --group dev --upgrade -c requirements.txt \
+		-o requirements-dev.txt
+
+clean:  ## Remove .venv and everything that tools have cached
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "pgtide needs Python 3.11 or newer: make PYTHON=python3.12 …" >&2; exit 3; }
+	$(PYTHON) -m venv .venv
+
+.venv/.installed: requirements.txt pyproject.toml | .venv/bin/python
+	$(PIP) install --quiet --require-hashes -r requirements.txt
+	$(PIP) install --quiet --no-deps --no-build-isolation -e .
+	if [ -e src/pgtide/wal/warm.py ]; then $(BIN)/python -m pgtide.wal.warm; fi
+	@touch $@
+
+.venv/.installed-dev: requirements-dev.txt .venv/.installed
+	$(PIP) install --quiet --require-hashes -r requirements-dev.txt
+	@touch $@

@@ -1,0 +1,133 @@
+"""Write the reference pages from the code, so that they cannot drift from it.
+
+python docs/reference.py            write docs/CLI.md and docs/CONFIGURATION.md
+python docs/reference.py --check    exit 1 if they are not what would be written
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from pgtide.cli import COMMANDS, load_command, run
+from pgtide.config.model import Config
+
+DOCS = Path(__file__).parent
+NOTICE = "<!-- Written by docs/reference.py: change the code and run `make docs`. -->"
+
+EXIT_CODES = """\
+Exit codes: 0 fine, 1 failed at run time or a check failed, 2 wrong usage or configuration,
+3 something is missing in the environment, 130 interrupted. With `--json` an error is one object
+on stderr: `{"error": {"type", "message", "detail", "hint", "exit_code"}}`."""
+
+LOADING = """\
+Settings come from a YAML file (`pgtide.yaml`, or `-c FILE`). `${NAME}` and `${NAME:-default}` in
+its values are replaced from the environment (`$${` is a literal `${`), and variables such as
+`PGTIDE_LOG__FLUSH_INTERVAL=1s` override it. Durations take ms, s, m, h, d; sizes B, kB, MB, GB."""
+
+
+def command_line() -> str:
+    paths: list[str] = [""]
+    for name in COMMANDS:
+        paths += _paths(name, load_command(name))
+    parts = [NOTICE, "# Command line", EXIT_CODES]
+    for path in paths:
+        parts += [f"## pgtide {path}".rstrip(), f"```\n{_help(path)}\n```"]
+    return "\n\n".join(parts) + "\n"
+
+
+def _paths(name: str, command: Any) -> list[str]:
+    children = getattr(command, "commands", {})
+    return [
+        name,
+        *(path for child in children for path in _paths(f"{name} {child}", children[child])),
+    ]
+
+
+def _help(path: str) -> str:
+    os.environ["COLUMNS"] = "80"  # or the width of this terminal would decide
+    with redirect_stdout(StringIO()) as shown:
+        run([*path.split(), "--help"])
+    return "\n".join(line.rstrip() for line in shown.getvalue().strip().splitlines())
+
+
+def configuration() -> str:
+    parts = [NOTICE, "# Configuration", LOADING]
+    for title, section in _sections():
+        rows = [
+            f"| `{name}` | {_kind(f)} | {_default(f)} | {f.description} |"
+            for name, f in section.model_fields.items()
+        ]
+        table = "\n".join(["| setting | type | default | meaning |", "|---|---|---|---|", *rows])
+        parts += [f"## {title}", section.__doc__ or "", table]
+    return "\n\n".join(parts) + "\n"
+
+
+def _sections() -> Iterator[tuple[str, type[BaseModel]]]:
+    for name, field in Config.model_fields.items():
+        annotation: Any = field.annotation
+        if get_origin(annotation) is dict:
+            yield f"{name}.NAME", get_args(annotation)[1]
+        else:
+            yield name, annotation
+
+
+def _kind(field: FieldInfo) -> str:
+    """The type as a reader of YAML sees it."""
+    annotation: Any = field.annotation
+    names = {float: "duration", int: "size", str: "text", bool: "true, false"}
+    if get_origin(annotation) is Literal:
+        return ", ".join(f"`{choice}`" for choice in get_args(annotation))
+    if annotation in names:
+        return names[annotation]
+    if get_origin(annotation) in (list, dict):
+        return "list" if get_origin(annotation) is list else "section"
+    return "connection string"
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    kind, value = _kind(field), field.default
+    if value is None or value in ({}, []):
+        return ""
+    if kind == "duration":
+        return f"`{_quantity(value, {86400: 'd', 3600: 'h', 1: 's', 0.001: 'ms'})}`"
+    if kind == "size":
+        return f"`{_quantity(value, {1 << 30: 'GB', 1 << 20: 'MB', 1 << 10: 'kB'})}`"
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _quantity(value: float, units: dict[Any, str]) -> str:
+    factor = next(factor for factor in units if value >= factor)
+    return f"{value / factor:g}{units[factor]}"
+
+
+PAGES = {"CLI.md": command_line, "CONFIGURATION.md": configuration}
+
+
+def main(arguments: list[str]) -> int:
+    stale = [name for name, page in PAGES.items() if _text(DOCS / name) != page()]
+    if arguments == ["--check"]:
+        print("\n".join(f"docs/{name} is not up to date: run make docs" for name in stale))
+        return 1 if stale else 0
+    for name in stale:
+        (DOCS / name).write_text(PAGES[name](), encoding="utf-8")
+        print(f"wrote docs/{name}")
+    return 0
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

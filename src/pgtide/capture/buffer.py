@@ -1,0 +1,135 @@
+"""Decoded rows on their way into the log: whole transactions, bounded memory.
+
+Rows of committed transactions wait for the next flush. Rows of the transaction
+that is still arriving are kept apart, and written out as parts that nothing
+names yet when they outgrow the buffer. The last row of an open transaction is
+held back, because only the Commit message says that it was the last.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import pyarrow as pa
+from deltalake.transaction import AddAction
+
+from pgtide.capture.faults import fault
+from pgtide.log.schema import FILE_SCHEMA, OPS
+from pgtide.log.writer import LogWriter
+from pgtide.position import Lsn
+from pgtide.wal.decoder import Decoded, Slot
+
+_OP_NAMES = pa.array(OPS, pa.string())
+
+
+class RowBuffer:
+    """Collects decoded rows and writes them to the log as parts."""
+
+    def __init__(self, writer: LogWriter, limit: int) -> None:
+        self._writer = writer
+        self._limit = limit
+        self._complete: list[pa.RecordBatch] = []
+        self._open: list[pa.RecordBatch] = []
+        self._held: pa.RecordBatch | None = None
+        self._open_parts: list[AddAction] = []
+        self._parts: list[AddAction] = []
+        self._complete_bytes = 0
+        self._open_bytes = 0
+        self.end = Lsn(0)  # up to here everything is either in the log or waiting here
+        self.since: float | None = None  # when the oldest waiting transaction was complete
+        self._open_rows = 0
+        self._complete_rows = 0
+        self.handed_over = 0  # rows handed over for commits so far
+
+    @property
+    def full(self) -> bool:
+        """Whether committed rows should be flushed for their size."""
+        return self._complete_bytes >= self._limit
+
+    @property
+    def waiting(self) -> bool:
+        """Whether rows of committed transactions wait for the flush."""
+        return bool(self._complete or self._parts)
+
+    def add(self, decoded: Decoded, slots: Sequence[Slot]) -> None:
+        """Take the rows of one chunk."""
+        rows, complete = decoded.rows, decoded.complete
+        if decoded.closes_earlier or complete:
+            self._close_open(last=decoded.closes_earlier)
+        elif self._held is not None and rows.num_rows:
+            self._keep_open(self._held)
+            self._held = None
+        if complete:
+            closed = rows.slice(0, complete)
+            self._complete.append(closed)
+            self._complete_bytes += closed.nbytes
+            self._complete_rows += complete
+        remaining = rows.num_rows - complete
+        if remaining:
+            self._keep_open(rows.slice(complete, remaining - 1))
+            self._held = rows.slice(rows.num_rows - 1, 1)
+        if self._open_bytes >= self._limit:
+            self._spill(slots)
+        self.end = max(self.end, decoded.end)
+        if self.since is None and self.waiting:
+            self.since = time.monotonic()
+
+    def take_parts(self, slots: Sequence[Slot]) -> list[AddAction]:
+        """Write what is committed and hand over every part of it."""
+        batches = self._complete
+        if batches:
+            self._parts += self._writer.write_part(log_rows(batches, slots))
+            fault("after_data_file")
+        parts, self._parts = self._parts, []
+        self.handed_over += self._complete_rows
+        self._complete_rows = 0
+        self._complete, self._complete_bytes, self.since = [], 0, None
+        return parts
+
+    def _close_open(self, *, last: bool) -> None:
+        """The transaction that was open is committed: its rows count from now on."""
+        if self._held is not None:
+            self._keep_open(_with_last(self._held) if last else self._held)
+            self._held = None
+        self._complete += self._open
+        self._complete_bytes += self._open_bytes
+        self._complete_rows += self._open_rows
+        self._parts += self._open_parts
+        self._open, self._open_parts, self._open_bytes, self._open_rows = [], [], 0, 0
+
+    def _keep_open(self, batch: pa.RecordBatch) -> None:
+        if batch.num_rows:
+            self._open.append(batch)
+            self._open_bytes += batch.nbytes
+            self._open_rows += batch.num_rows
+
+    def _spill(self, slots: Sequence[Slot]) -> None:
+        self._open_parts += self._writer.write_part(log_rows(self._open, slots))
+        self._open, self._open_bytes = [], 0
+        fault("in_large_transaction")
+
+
+def _with_last(row: pa.RecordBatch) -> pa.RecordBatch:
+    index = row.schema.get_field_index("last")
+    return row.set_column(index, row.schema.field(index), pa.array([True]))
+
+
+def log_rows(batches: Sequence[pa.RecordBatch], slots: Sequence[Slot]) -> pa.Table:
+    """Decoded rows with the log's columns: numbers become the names they stand for."""
+    table = pa.Table.from_batches(batches)
+    slot = table.column("slot").combine_chunks()
+    columns = {name: table.column(name) for name in table.column_names}
+    columns["op"] = pa.DictionaryArray.from_arrays(table.column("op").combine_chunks(), _OP_NAMES)
+    columns["schema"] = _named(slot, [entry.schema for entry in slots])
+    columns["table"] = _named(slot, [entry.table for entry in slots])
+    columns["shape"] = pa.array([entry.shape for entry in slots], pa.int64()).take(slot)
+    return pa.table([columns[name] for name in FILE_SCHEMA.names], names=FILE_SCHEMA.names)
+
+
+def _named(slot: pa.Array, names: Sequence[str | None]) -> pa.Array:
+    """Names by slot number, dictionary encoded; Parquet wants nulls in the indexes."""
+    dictionary = sorted({name for name in names if name is not None})
+    place = {name: index for index, name in enumerate(dictionary)}
+    by_slot = pa.array([None if name is None else place[name] for name in names], pa.int32())
+    return pa.DictionaryArray.from_arrays(by_slot.take(slot), pa.array(dictionary, pa.string()))

@@ -1,0 +1,90 @@
+"""The capture: one slot into one log, for ever or until it is current.
+
+    receive ──▶ decode ──▶ buffer ──▶ parts ──▶ commit (rows + V) ──▶ confirm V
+     thread      └────────────── this thread ────────────────┘        thread
+
+``Capture.run`` is a loop of sessions. A session opens the log and the source
+afresh, checks that they fit, and streams in one of two gears until it is told
+to stop, the gear should change, or something fails. A transient failure ends
+the session and the next one begins where the log says; that makes recovery and
+start-up the same code, and nothing in memory is ever trusted over the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+
+from pgtide.capture.progress import Progress, ProgressFile
+from pgtide.capture.session import CaptureSession
+from pgtide.config import Config
+from pgtide.errors import LogUnavailable, PgtideError, TransientError
+from pgtide.log.storage import Storage
+
+logger = logging.getLogger(__name__)
+
+BACKOFF_FIRST_S = 0.1
+BACKOFF_LAST_S = 30.0
+UNTIL_CURRENT_PATIENCE_S = 60.0  # how long --until-current tries again without any progress
+
+
+class Capture:
+    """Captures until stopped."""
+
+    def __init__(self, config: Config, *, on_progress: Callable[[Progress], None] | None = None):
+        self._config = config
+        self._stop = threading.Event()
+        self.progress = Progress()
+        self._file = ProgressFile(Storage(config.log.path, config.log.storage), self.progress)
+        self._on_progress = on_progress
+
+    def stop(self) -> None:
+        """Flush what is complete and end ``run``; safe to call from a signal handler."""
+        self._stop.set()
+
+    def run(self, *, until_current: bool = False, gear: str | None = None) -> None:
+        """Capture for ever, or everything that was committed before this call."""
+        failures = 0
+        moved_at = time.monotonic()
+        while not self._stop.is_set():
+            before = self.progress.position
+            try:
+                with CaptureSession(self._config, self.progress, self._stop, gear) as session:
+                    session.run(until_current=until_current, tick=self._tick)
+                break
+            except TransientError as error:
+                if self.progress.position > before:
+                    failures, moved_at = 0, time.monotonic()
+                failures += 1
+                self._failed(error)
+                if until_current and time.monotonic() - moved_at > UNTIL_CURRENT_PATIENCE_S:
+                    raise
+                self._back_off(error, failures)
+            except PgtideError as error:
+                self._failed(error)
+                raise
+        self.progress.gear = "stopped"
+        self._tick(force=True)
+
+    def _failed(self, error: PgtideError) -> None:
+        self.progress.failed(error)
+        self._tick(force=True)
+
+    def _back_off(self, error: TransientError, failures: int) -> None:
+        delay = min(BACKOFF_LAST_S, BACKOFF_FIRST_S * 2 ** min(failures, 12))
+        delay *= random.uniform(0.5, 1.0)
+        logger.warning("%s; trying again in %.1f s", error.message, delay)
+        self._stop.wait(delay)
+
+    def _tick(self, *, force: bool = False) -> None:
+        try:
+            self._file.write(force=force)
+        except LogUnavailable:
+            # The log itself is unavailable: its own error says so, this file is a by-product.
+            if not force:
+                raise
+        if self._on_progress is not None:
+            self._on_progress(self.progress)

@@ -1,0 +1,161 @@
+"""What relations and logical messages mean: the decoder's catalog, backed by the log.
+
+Layouts come from the catalog as it was when the slot was made (the baseline in
+the log's shapes) and follow the DDL messages in the stream from there, so a row
+is always described by what was true at its position. A Relation message says
+which columns are sent; the layout adds what it does not say: attnum, primary
+key, type names, partition root.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from pgtide.capture.ddl import DdlCommand, Forged, SigningKey, read_message
+from pgtide.config import TablePatterns
+from pgtide.log.shapes import ShapeStore
+from pgtide.position import Lsn
+from pgtide.postgres.catalog import selects
+from pgtide.shape import Column, Shape
+from pgtide.wal.decoder import LoggedMessage, Slot
+from pgtide.wal.messages import LogicalMessage, Relation, RelationColumn, TypeName
+
+DDL_PREFIX = "pgtide.ddl"
+HEARTBEAT_PREFIX = "pgtide.heartbeat"
+
+
+@dataclass(slots=True)
+class Counters:
+    """What was left out or refused, because skipping is counted, never silent."""
+
+    forged_ddl: int = 0
+    filtered_ddl: int = 0
+    unknown_ddl: int = 0
+    heartbeats: int = 0
+
+
+class TableCatalog:
+    """Implements ``pgtide.wal.decoder.Catalog``."""
+
+    def __init__(
+        self,
+        shapes: ShapeStore,
+        patterns: TablePatterns,
+        *,
+        key: SigningKey | None,
+        live_layout: Callable[[int], Shape | None],
+        on_ddl: Callable[[DdlCommand], None],
+        generated: bool,
+    ) -> None:
+        self._shapes = shapes
+        self._patterns = patterns
+        self._key = key
+        self._live_layout = live_layout
+        self._on_ddl = on_ddl
+        self._generated = generated
+        self._layouts = dict(shapes.current)
+        self._type_names: dict[int, str] = {}
+        self.counters = Counters()
+
+    def relation(self, relation: Relation, lsn: Lsn) -> tuple[Slot, int] | None:
+        """Slot and width of a relation, None if configuration leaves the table out."""
+        shape = replace(self._shape(relation), since=lsn)
+        if not selects(self._patterns, shape):
+            return None
+        shape = self._shapes.assign(shape)
+        return Slot(shape.schema, shape.table, shape.id), len(shape.columns)
+
+    def type_name(self, message: TypeName) -> None:
+        """Keep the name of a type that is not built in."""
+        self._type_names[message.oid] = f"{message.schema}.{message.name}"
+
+    def message(self, message: LogicalMessage, xid: int) -> LoggedMessage | None:
+        """The row for a logical message, None for heartbeats and left-out DDL."""
+        if message.prefix == HEARTBEAT_PREFIX:
+            self.counters.heartbeats += 1
+            return None
+        if message.prefix == DDL_PREFIX and message.transactional and self._key is not None:
+            command = read_message(message.content, xid=xid, key=self._key)
+            if not isinstance(command, Forged):
+                return self._ddl(command, message.lsn)
+            # Any role may emit such a message. It is no DDL, and it must not stop us either.
+            self.counters.forged_ddl += 1
+        return LoggedMessage("message", _message_payload(message))
+
+    def _ddl(self, command: DdlCommand, lsn: Lsn) -> LoggedMessage | None:
+        self._on_ddl(command)
+        if command.unknown:
+            self.counters.unknown_ddl += 1
+        wanted = []
+        for layout in command.layouts:
+            self._layouts[layout.oid] = layout
+            if selects(self._patterns, layout):
+                wanted.append(layout)
+                self._shapes.assign(replace(self._sent(layout), since=lsn))
+        named = [(d["schema"], d["identity"]) for d in command.dropped if d["type"] == "table"]
+        if command.layouts and not wanted and not named:
+            self.counters.filtered_ddl += 1
+            return None
+        slot = Slot(wanted[0].schema, wanted[0].table) if wanted else Slot(None, None)
+        return LoggedMessage("ddl", json.dumps(command.payload()), slot)
+
+    def _sent(self, layout: Shape) -> Shape:
+        """The layout without the columns that the publication does not carry."""
+        if self._generated:
+            return layout
+        columns = tuple(column for column in layout.columns if not column.generated)
+        return replace(layout, columns=columns)
+
+    def _shape(self, relation: Relation) -> Shape:
+        layout = self._layouts.get(relation.oid)
+        if layout is None or not _describes(layout, relation):
+            # No DDL message told us: ask the catalog, which may be ahead of this position.
+            layout = self._live_layout(relation.oid)
+            if layout is not None and _describes(layout, relation):
+                self._layouts[relation.oid] = layout
+            else:
+                layout = None
+        known = {column.name: column for column in layout.columns} if layout else {}
+        return Shape(
+            oid=relation.oid,
+            schema=relation.schema,
+            table=relation.table,
+            columns=tuple(self._column(c, known.get(c.name), relation) for c in relation.columns),
+            replica_identity=relation.replica_identity,
+            root_oid=layout.root_oid if layout else 0,
+            root_schema=layout.root_schema if layout else "",
+            root_table=layout.root_table if layout else "",
+        )
+
+    def _column(self, sent: RelationColumn, known: Column | None, relation: Relation) -> Column:
+        if known is not None:
+            return replace(known, typmod=sent.typmod, identity=sent.identity)
+        return Column(
+            name=sent.name,
+            type_oid=sent.type_oid,
+            typmod=sent.typmod,
+            type_name=self._type_names.get(sent.type_oid, ""),
+            # With the default identity the flags are the primary key's.
+            key=sent.identity and relation.replica_identity == "d",
+            identity=sent.identity,
+        )
+
+
+def _describes(layout: Shape, relation: Relation) -> bool:
+    types = {column.name: column.type_oid for column in layout.columns}
+    return all(types.get(column.name) == column.type_oid for column in relation.columns)
+
+
+def _message_payload(message: LogicalMessage) -> str:
+    content: dict[str, str | bool] = {
+        "prefix": message.prefix,
+        "transactional": message.transactional,
+    }
+    try:
+        content["content"] = message.content.decode()
+    except UnicodeDecodeError:
+        content["content_base64"] = base64.b64encode(message.content).decode()
+    return json.dumps(content)

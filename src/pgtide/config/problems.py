@@ -1,0 +1,87 @@
+"""What pydantic found wrong, in words: the setting's path, the fact, the nearest valid name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from pgtide.config.model import Config
+from pgtide.errors import ConfigError
+
+FACTS = {
+    "missing": "required, but not set",
+    "string_type": "expected text",
+    "list_type": "expected a list",
+    "dict_type": "expected a section of key: value",
+    "model_type": "expected a section of key: value",
+    "bool_type": "expected true or false",
+    "bool_parsing": "expected true or false",
+}
+
+
+def explain(error: ValidationError, place: str) -> ConfigError:
+    """One error for all that is wrong in ``place``."""
+    problems = [_problem(found) for found in error.errors(include_url=False, include_input=False)]
+    if len(problems) == 1:
+        return problems[0]
+    lines = [f"{p.message} ({p.hint})" if p.hint else p.message for p in problems]
+    return ConfigError(f"{len(lines)} settings in {place} are wrong", detail="\n".join(lines))
+
+
+def _problem(found: ErrorDetails) -> ConfigError:
+    where = _path(found["loc"])
+    context = found.get("ctx", {})
+    match found["type"]:
+        case "extra_forbidden":
+            return _unknown(found["loc"], where)
+        case "pgtide":
+            hint, detail = context["hint"], context["detail"]
+            return ConfigError(f"{where}: {found['msg']}", detail=detail, hint=hint)
+        case "literal_error":
+            return ConfigError(f"{where}: must be {context['expected']}")
+        case "string_pattern_mismatch":
+            return ConfigError(f"{where}: must match {context['pattern']}")
+        case kind:
+            return ConfigError(f"{where}: {FACTS.get(kind, found['msg'])}")
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    """``("pipelines", "lake", "tables", 0)`` as it is written: ``pipelines.lake.tables[0]``."""
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return text.removeprefix(".")
+
+
+def _unknown(location: tuple[int | str, ...], where: str) -> ConfigError:
+    name, parent = str(location[-1]), location[:-1]
+    here = sorted(_settings_in(Config, parent))
+    prefix = f"{_path(parent)}." if parent else ""
+    near = difflib.get_close_matches(name.lower(), here, n=1)
+    elsewhere = [path for path in _all_settings() if path.rpartition(".")[2] == name.lower()]
+    suggestions = [f"{prefix}{match}" for match in near] or elsewhere
+    return ConfigError(
+        f"{where}: unknown setting",
+        detail=f"Valid here: {', '.join(here)}.",
+        hint=f"did you mean {suggestions[0]}?" if suggestions else "",
+    )
+
+
+def _settings_in(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    """The names that a section knows."""
+    if not location:
+        return list(model.model_fields)
+    annotation: Any = model.model_fields[str(location[0])].annotation
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return _settings_in(annotation, location[1:])
+    return _settings_in(get_args(annotation)[1], location[2:])  # dict[name, section]
+
+
+def _all_settings() -> Iterator[str]:
+    for section, field in Config.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from (f"{section}.{name}" for name in field.annotation.model_fields)

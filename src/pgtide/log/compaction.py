@@ -1,0 +1,211 @@
+"""Compaction: many small files of a closed range of positions become few larger ones.
+
+Files whose ranges overlap are one unit, the output of one earlier compaction for
+example. Units of a day, in order, are merged in tiers like those of a log-structured
+merge tree: when enough units of one tier have gathered, they and the smaller ones between
+them become one unit of a higher tier, until a unit is full. Each row is therefore
+rewritten a handful of times in its life, and the number of files stays small.
+
+The output is sorted by schema, table, lsn, seq and cut where a table ends, so that reading
+one table skips the rest. A large table has row groups and files to itself; small ones share
+them, or else a run over thousands of tables would be all footer.
+
+A commit adds the new files and removes the old ones with ``dataChange=false``: streams and
+followers pass over it, and an append at the same time does not conflict. The maintenance
+counter (``source.maintenance_app_id``) keeps two compactions from doubling rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.transaction import RemoveAction
+
+from pgtide.log.compacted import write_files
+from pgtide.log.fence import commit_maintenance
+from pgtide.log.order import Keys, Piece, clusters, open_pieces, read_sorted
+from pgtide.log.snapshot import DataFile, Snapshot, read_snapshot
+from pgtide.log.storage import Storage
+from pgtide.position import Position
+
+RUN_ROWS = 1_000_000
+RUN_BYTES = 64 * 1024 * 1024  # compressed
+FULL = 0.5  # a unit this close to a run's limits is left alone
+TIERS = 4  # below the full ones, each 8 times the one before
+TIER_UNITS = (32, 8, 8, 8, 8)  # units of each tier that are worth a merge
+LARGE_TABLE_ROWS = 4_096  # from here on a table has row groups to itself
+ROW_GROUP_ROWS = 65_536
+ROW_GROUP_BYTES = 16 * 1024 * 1024  # in memory
+
+_Name = tuple[str | None, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Files of one day that overlap one another and nothing else."""
+
+    files: tuple[DataFile, ...]
+
+    @property
+    def low(self) -> Position:
+        return min(file.low for file in self.files)
+
+    @property
+    def high(self) -> Position:
+        return max(file.high for file in self.files)
+
+    @property
+    def weight(self) -> float:
+        """How much of a run's limits the unit takes."""
+        rows, size = sum(f.rows for f in self.files), sum(f.size for f in self.files)
+        return max(rows / RUN_ROWS, size / RUN_BYTES)
+
+    @property
+    def tier(self) -> int:
+        """0 for the smallest units, up to TIERS; full ones are in none (TIERS + 1)."""
+        if self.weight >= FULL:
+            return TIERS + 1
+        return sum(self.weight >= 8.0**-power for power in range(1, TIERS + 1))
+
+
+def plan(snapshot: Snapshot, before: Position, *, everything: bool = False) -> list[Unit] | None:
+    """The next run to merge, None when there is nothing worth it.
+
+    No file that reaches ``before`` is touched. ``everything`` merges whatever fits together;
+    otherwise that is done for days that are over, and the newest day is merged by tiers.
+    """
+    days: dict[date, list[DataFile]] = {}
+    for file in snapshot.files:
+        days.setdefault(file.day, []).append(file)
+    for day in sorted(days):
+        units = [Unit(tuple(cluster)) for cluster in clusters(days[day])]
+        closed = [unit for unit in units if unit.high < before]
+        over = len(closed) == len(units) and day != max(days)
+        run = _fitting(closed) if everything or over else _by_tier(closed)
+        if run:
+            return run
+    return None
+
+
+def compact(
+    changes: Storage, table: DeltaTable, before: Position, *, everything: bool = False
+) -> int:
+    """Merge the next run, in one commit; how many files it replaced, 0 when there was no run.
+
+    ``table`` is a handle of the caller's own, at the newest version.
+    """
+    snapshot = read_snapshot(table)
+    run = plan(snapshot, before, everything=everything)
+    if run is None:
+        return 0
+    old = [file for unit in run for file in unit.files]
+    added = list(write_files(changes, old[0].day, _row_groups(changes, old)))
+    now = int(time.time() * 1000)
+    removed = [
+        RemoveAction(file.path, False, now, file.size, {"day": file.day.isoformat()})
+        for file in old
+    ]
+    # A lost race leaves our files as orphans; the winner has merged the same ones.
+    return len(old) if commit_maintenance(changes, table, snapshot, [*added, *removed]) else 0
+
+
+def _fitting(units: Sequence[Unit]) -> list[Unit] | None:
+    """The first neighbours that together stay within a run's limits."""
+    run: list[Unit] = []
+    weight = 0.0
+    for unit in units:
+        if run and weight + unit.weight > 1:
+            if len(run) > 1:
+                return run
+            run, weight = [], 0.0
+        run.append(unit)
+        weight += unit.weight
+    return run if len(run) > 1 else None
+
+
+def _by_tier(units: Sequence[Unit]) -> list[Unit] | None:
+    for tier in range(TIERS + 1):
+        for stretch in _stretches(units, tier):
+            if sum(unit.tier == tier for unit in stretch) >= TIER_UNITS[tier]:
+                run = _fitting(stretch)
+                if run:
+                    return run
+    return None
+
+
+def _stretches(units: Sequence[Unit], tier: int) -> Iterator[list[Unit]]:
+    """The longest stretches of neighbours that are of this tier or below."""
+    for small, stretch in itertools.groupby(units, key=lambda unit: unit.tier <= tier):
+        if small:
+            yield list(stretch)
+
+
+def _row_groups(changes: Storage, old: Sequence[DataFile]) -> Iterator[tuple[bool, pa.Table]]:
+    """The rows as they will lie in row groups; True where a table begins."""
+    pieces = [piece for file in old for piece in open_pieces(changes, file)]
+    counts = _count_rows(pieces)
+    names = sorted(counts, key=lambda name: (name[0] or "", name[1] or ""))
+    ranks = {name: rank for rank, name in enumerate(names)}
+    large = np.array([counts[name] >= LARGE_TABLE_ROWS for name in names])
+
+    def keys(piece: Piece) -> Keys:
+        rows = piece.read(["schema", "table", "lsn", "seq"])
+        return [_name_ranks(rows, ranks), *(rows.column(c).to_numpy() for c in ("lsn", "seq"))]
+
+    previous = -1
+    for window in read_sorted(pieces, keys):
+        for rank, rows in _by_table(window, _name_ranks(window, ranks), large):
+            step = _group_rows(rows)
+            for begin in range(0, rows.num_rows, step):
+                yield rank != previous, rows.slice(begin, step)
+                previous = rank
+
+
+def _by_table(
+    rows: pa.Table, ranks: npt.NDArray[np.int64], large: npt.NDArray[np.bool_]
+) -> Iterator[tuple[int, pa.Table]]:
+    """Cut sorted rows where a large table begins or ends; small ones stay together."""
+    left, right = ranks[:-1], ranks[1:]
+    cuts = np.flatnonzero((left != right) & (large[left] | large[right])) + 1
+    for begin, end in itertools.pairwise([0, *cuts.tolist(), rows.num_rows]):
+        yield int(ranks[begin]), rows.slice(begin, end - begin)
+
+
+def _name_ranks(rows: pa.Table, ranks: dict[_Name, int]) -> npt.NDArray[np.int64]:
+    """Each row's table as its place in the sorted list of tables."""
+    schemas, tables = (
+        rows.column(name).combine_chunks().dictionary_encode("encode")
+        for name in ("schema", "table")
+    )
+    lookup: npt.NDArray[np.int64] = np.array(
+        [
+            [ranks.get((schema, table), -1) for table in tables.dictionary.to_pylist()]
+            for schema in schemas.dictionary.to_pylist()
+        ],
+        np.int64,
+    )
+    found: npt.NDArray[np.int64] = lookup[schemas.indices.to_numpy(), tables.indices.to_numpy()]
+    return found
+
+
+def _group_rows(rows: pa.Table) -> int:
+    per_row = max(1, rows.nbytes // max(1, rows.num_rows))
+    return max(1, min(ROW_GROUP_ROWS, ROW_GROUP_BYTES // per_row))
+
+
+def _count_rows(pieces: Sequence[Piece]) -> dict[_Name, int]:
+    counts: Counter[_Name] = Counter()
+    for piece in pieces:
+        rows = piece.read(["schema", "table"])
+        for row in rows.group_by(["schema", "table"]).aggregate([([], "count_all")]).to_pylist():
+            counts[row["schema"], row["table"]] += row["count_all"]
+    return counts

@@ -1,0 +1,67 @@
+"""Commits of maintenance: they change which files hold the rows, never what readers see as new.
+
+Every action has ``dataChange=false``, retention's too: followers and streams pass over the
+commit, and Delta lets it and an append at the same time both succeed. Whether two
+maintenance runs collide is decided by the maintenance counter in the same commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction, RemoveAction
+
+from pgtide.errors import LogUnavailable
+from pgtide.log.follow import commit_path
+from pgtide.log.schema import TABLE_SCHEMA
+from pgtide.log.snapshot import Snapshot
+from pgtide.log.source import maintenance_app_id
+from pgtide.log.storage import Storage
+
+# Appends that win while we commit cost one try each; there are at most some tens a second.
+_TRIES = 200
+_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+
+
+def commit_maintenance(
+    changes: Storage,
+    table: DeltaTable,
+    snapshot: Snapshot,
+    actions: Sequence[AddAction | RemoveAction],
+    *transactions: Transaction,
+) -> bool:
+    """Commit what was planned on ``snapshot``, durably; False when another run came first."""
+    counter = maintenance_app_id(snapshot.source.slot)
+    mine = Transaction(counter, snapshot.maintenance + 1)
+    try:
+        table.create_write_transaction(
+            list(actions),
+            "append",
+            TABLE_SCHEMA,
+            ["day"],
+            commit_properties=CommitProperties(
+                app_transactions=[mine, *transactions], max_commit_retries=_TRIES
+            ),
+            post_commithook_properties=_NO_HOOKS,
+        )
+        table.update_incremental()
+    except CommitFailedError as exc:
+        table.update_incremental()
+        if (table.transaction_version(counter) or 0) > snapshot.maintenance:
+            return False
+        raise _refused(exc) from exc
+    except (DeltaError, OSError) as exc:
+        raise _refused(exc) from exc
+    for version in range(snapshot.version + 1, table.version() + 1):
+        changes.sync(commit_path(version))
+    return True
+
+
+def _refused(exc: Exception) -> LogUnavailable:
+    return LogUnavailable(
+        "the log did not take a maintenance commit",
+        detail=str(exc).splitlines()[0],
+        hint="Nothing is lost; maintenance tries again. By hand: pgtide log compact",
+    )

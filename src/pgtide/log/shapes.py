@@ -1,0 +1,120 @@
+"""The shapes table: every column layout that rows of the log refer to.
+
+A shape is durable before the first commit whose rows carry its id. Ids only
+grow; the newest shape of a relation is the one that holds now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from pgtide.log.schema import SHAPES, SHAPES_SCHEMA
+from pgtide.log.storage import Storage
+from pgtide.position import Lsn
+from pgtide.shape import Column, Shape
+
+SHAPES_APP_ID = "pgtide/shapes"
+
+
+class ShapeStore:
+    """All shapes of a log in memory, and the only way to add one."""
+
+    def __init__(self, log: Storage) -> None:
+        self._storage = log.child(SHAPES)
+        self._table = DeltaTable(self._storage.root, storage_options=self._storage.options)
+        self.by_id: dict[int, Shape] = {}
+        self.current: dict[int, Shape] = {}
+        self._pending: list[Shape] = []
+        for shape in read_shapes(self._table):
+            self._remember(shape)
+
+    def assign(self, shape: Shape) -> Shape:
+        """Give a shape its id; the shape that holds already keeps the one it has."""
+        current = self.current.get(shape.oid)
+        if current is not None and current.same_layout(shape):
+            return current
+        shape = replace(shape, id=max(self.by_id, default=0) + 1)
+        self._pending.append(shape)
+        self._remember(shape)
+        return shape
+
+    def persist(self) -> None:
+        """Make every assigned shape durable, in one commit."""
+        if self._pending:
+            _append(self._table, self._storage, self._pending)
+            self._pending.clear()
+
+    def _remember(self, shape: Shape) -> None:
+        self.by_id[shape.id] = shape
+        self.current[shape.oid] = shape
+
+
+def create_shapes(log: Storage, baseline: Sequence[Shape]) -> None:
+    """Make the table, with the shapes that hold at the start."""
+    storage = log.child(SHAPES)
+    table = DeltaTable.create(
+        storage.root, SHAPES_SCHEMA, storage_options=storage.options, mode="ignore"
+    )
+    storage.sync("_delta_log/00000000000000000000.json")
+    if baseline and table.version() == 0:
+        ordered = [replace(shape, id=index + 1) for index, shape in enumerate(baseline)]
+        _append(table, storage, ordered)
+
+
+def read_shapes(table: DeltaTable) -> list[Shape]:
+    """Every shape of the table, oldest first."""
+    rows = table.to_pyarrow_table().to_pylist()
+    return sorted((_shape(row) for row in rows), key=lambda shape: shape.id)
+
+
+def _append(table: DeltaTable, storage: Storage, shapes: Sequence[Shape]) -> None:
+    before = table.version()
+    write_deltalake(
+        table,
+        pa.Table.from_pylist([_row(shape) for shape in shapes], schema=SHAPES_SCHEMA),
+        mode="append",
+        # Two writers that hand out the same id would conflict here: one of them fails.
+        commit_properties=CommitProperties(
+            app_transactions=[Transaction(SHAPES_APP_ID, shapes[-1].id)]
+        ),
+    )
+    table.update_incremental()
+    for uri in table.file_uris() if storage.local is not None else []:
+        storage.sync(uri.removeprefix("file://").removeprefix(storage.root).lstrip("/"))
+    for version in range(before + 1, table.version() + 1):
+        storage.sync(f"_delta_log/{version:020d}.json")
+
+
+def _row(shape: Shape) -> dict[str, Any]:
+    return {
+        "shape": shape.id,
+        "since_lsn": int(shape.since),
+        "oid": shape.oid,
+        "schema": shape.schema,
+        "table": shape.table,
+        "replica_identity": shape.replica_identity,
+        "root_oid": shape.root_oid,
+        "root_schema": shape.root_schema,
+        "root_table": shape.root_table,
+        "columns": [asdict(column) for column in shape.columns],
+    }
+
+
+def _shape(row: dict[str, Any]) -> Shape:
+    return Shape(
+        oid=row["oid"],
+        schema=row["schema"],
+        table=row["table"],
+        columns=tuple(Column(**column) for column in row["columns"]),
+        replica_identity=row["replica_identity"],
+        root_oid=row["root_oid"],
+        root_schema=row["root_schema"],
+        root_table=row["root_table"],
+        id=row["shape"],
+        since=Lsn(row["since_lsn"]),
+    )

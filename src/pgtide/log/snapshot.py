@@ -1,0 +1,136 @@
+"""One version of the log: its data files with their bounds, and what it knows about itself.
+
+Everything here comes from the Delta log alone; no data file is opened.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from pgtide.errors import LogError, LogMissing, LogUnavailable
+from pgtide.log.source import LogSource, complete_from_app_id, maintenance_app_id
+from pgtide.log.storage import Storage
+from pgtide.log.writer import app_id
+from pgtide.position import Lsn, Position
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A Parquet file of the log. All of its rows lie in ``low`` … ``high``, both inclusive."""
+
+    path: str
+    size: int
+    day: date
+    rows: int
+    low: Position
+    high: Position
+    table: tuple[str, str] | None  # schema and table, when no row is of another one
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A version of the ``changes`` table."""
+
+    version: int
+    source: LogSource
+    position: Lsn  # V: whatever ends at or before it is in the log
+    complete_from: Lsn  # retention dropped rows before it; 0 when it never did
+    maintenance: int  # how many maintenance commits there were
+    files: tuple[DataFile, ...]
+
+    @property
+    def end(self) -> Position:
+        """The position after the last row."""
+        if not self.files:
+            return Position(self.complete_from)
+        last = max(file.high for file in self.files)
+        return max(Position(last.lsn, last.seq + 1), Position(self.complete_from))
+
+
+def open_table(changes: Storage) -> DeltaTable:
+    """Open the ``changes`` table, or say why that cannot be done."""
+    try:
+        return DeltaTable(changes.root, storage_options=changes.options)
+    except TableNotFoundError:
+        raise LogMissing(
+            "there is no change log here",
+            detail=f"{changes.root} is not a Delta table.",
+            hint="Check log.path, or make a log: pgtide init, then pgtide capture",
+        ) from None
+    except (DeltaError, OSError) as exc:
+        raise LogUnavailable(
+            "the log cannot be opened",
+            detail=str(exc).splitlines()[0],
+            hint="Check that log.path and log.storage are right and the storage answers.",
+        ) from exc
+
+
+def read_snapshot(table: DeltaTable) -> Snapshot:
+    """What the table's handle sees at its present version."""
+    source = LogSource.of(table.metadata().configuration, table.table_uri)
+    return Snapshot(
+        version=table.version(),
+        source=source,
+        position=Lsn(table.transaction_version(app_id(source.slot)) or 0),
+        complete_from=Lsn(table.transaction_version(complete_from_app_id(source.slot)) or 0),
+        maintenance=table.transaction_version(maintenance_app_id(source.slot)) or 0,
+        files=tuple(_active_files(table)),
+    )
+
+
+def added_file(action: dict[str, Any]) -> DataFile:
+    """The file of an ``add`` action as a commit of the Delta log spells it."""
+    stats = json.loads(action.get("stats") or "{}")
+    low, high = stats.get("minValues", {}), stats.get("maxValues", {})
+    return _data_file(
+        action["path"],
+        action["size"],
+        date.fromisoformat(action["partitionValues"]["day"]),
+        stats.get("numRecords"),
+        [low.get(name) for name in _BOUNDED],
+        [high.get(name) for name in _BOUNDED],
+    )
+
+
+_BOUNDED = ("lsn", "seq", "schema", "table")
+
+
+def _active_files(table: DeltaTable) -> Iterator[DataFile]:
+    actions = pa.table(table.get_add_actions(flatten=True))
+    if actions.num_rows == 0:
+        return
+    names = ["path", "size_bytes", "partition.day", "num_records"]
+    names += [f"{end}.{column}" for end in ("min", "max") for column in _BOUNDED]
+    missing = pa.nulls(actions.num_rows)
+    columns = [actions[name] if name in actions.column_names else missing for name in names]
+    for path, size, day, rows, *bounds in zip(*(c.to_pylist() for c in columns), strict=True):
+        yield _data_file(path, size, day, rows, bounds[:4], bounds[4:])
+
+
+def _data_file(
+    path: str, size: int, day: date, rows: int | None, low: list[Any], high: list[Any]
+) -> DataFile:
+    if rows is None or None in (*low[:2], *high[:2]):
+        raise LogError(
+            "a data file of the log has no statistics",
+            detail=f"{path} does not say which positions it holds; pgtide did not write it.",
+            hint="Compact logs with pgtide log compact only, and restore this one from a backup.",
+        )
+    return DataFile(
+        path=unquote(path),
+        size=size,
+        day=day,
+        rows=rows,
+        low=Position(Lsn(low[0]), low[1]),
+        high=Position(Lsn(high[0]), high[1]),
+        table=(low[2], low[3]) if None not in low and low[2:] == high[2:] else None,
+    )

@@ -1,0 +1,134 @@
+"""Where the log lives: a local directory or an object store, made durable.
+
+delta-rs does not fsync. On a local path every file that a confirmation depends
+on goes through ``write`` or ``sync`` here: the file, then its directory. An
+object store is durable when it answers.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from deltalake.fs import DeltaStorageHandler
+from pyarrow import fs
+
+from pgtide.errors import LogUnavailable
+
+
+class Storage:
+    """One Delta table's files, by paths relative to its root."""
+
+    def __init__(self, root: str, options: dict[str, str] | None = None) -> None:
+        self.options = dict(options or {})
+        scheme = urlsplit(root).scheme
+        # A one-letter scheme is a drive; file:// is a local path in other words.
+        self.local: Path | None = None
+        if scheme in ("", "file"):
+            self.local = Path(root.removeprefix("file://")).absolute()
+            self.root = str(self.local)
+        else:
+            self.root = root.rstrip("/")
+        self._known_directories: set[Path] = set()
+        self._filesystem: fs.FileSystem | None = None
+
+    def child(self, name: str) -> Storage:
+        """The storage of a table below this one."""
+        return Storage(f"{self.root}/{name}", self.options)
+
+    @property
+    def filesystem(self) -> fs.FileSystem:
+        """The files as pyarrow sees them, with paths relative to the root."""
+        if self._filesystem is None:
+            if self.local is not None:
+                self._filesystem = fs.SubTreeFileSystem(self.root, fs.LocalFileSystem())
+            else:
+                self._filesystem = fs.PyFileSystem(DeltaStorageHandler(self.root, self.options))
+        return self._filesystem
+
+    def write(self, path: str, data: bytes | memoryview) -> None:
+        """Write a new file so that it survives a crash of the machine."""
+        try:
+            if self.local is None:
+                with self.filesystem.open_output_stream(path) as stream:
+                    stream.write(data)
+                return
+            target = self.local / path
+            self._ensure_directory(target.parent)
+            with open(target, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            sync_directory(target.parent)
+        except OSError as exc:
+            raise unavailable(exc) from exc
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Write a small file in one step: readers see the old one or the new one."""
+        if self.local is None:
+            self.write(path, data)
+            return
+        temporary = f"{path}.{os.getpid()}.tmp"
+        self.write(temporary, data)
+        try:
+            os.replace(self.local / temporary, self.local / path)
+        except OSError as exc:
+            raise unavailable(exc) from exc
+
+    def read(self, path: str) -> bytes | None:
+        """A small file's bytes, None if there is none."""
+        try:
+            if self.local is not None:
+                return (self.local / path).read_bytes()
+            with self.filesystem.open_input_stream(path) as stream:
+                return bytes(stream.read())
+        except FileNotFoundError:
+            return None
+        except OSError as exc:
+            raise unavailable(exc) from exc
+
+    def sync(self, path: str) -> None:
+        """Make a file that delta-rs wrote durable, with its directory."""
+        if self.local is None:
+            return
+        try:
+            descriptor = os.open(self.local / path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            sync_directory((self.local / path).parent)
+        except OSError as exc:
+            raise unavailable(exc) from exc
+
+    def _ensure_directory(self, directory: Path) -> None:
+        if directory in self._known_directories and directory.is_dir():
+            return
+        if self.local is not None and not self.local.is_dir():
+            raise LogUnavailable(
+                "the log's directory is gone",
+                detail=f"{self.local} was there when the log was opened.",
+                hint="Put it back; capture goes on by itself.",
+            )
+        directory.mkdir(exist_ok=True)
+        sync_directory(directory.parent)
+        self._known_directories.add(directory)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def unavailable(exc: OSError) -> LogUnavailable:
+    """The error for storage that refused: full, gone, read-only or unreachable."""
+    return LogUnavailable(
+        "the log's storage failed",
+        detail=f"{exc.strerror or type(exc).__name__}.",
+        hint="Free space or repair the storage; nothing was confirmed, capture goes on by itself.",
+    )

@@ -1,0 +1,161 @@
+"""Connections to the source: pinned session settings, errors with a remedy.
+
+Everything that Postgres prints as text ends up in the log, so each session pins
+the settings that change how values are printed. ``connect`` is for SQL,
+``connect_replication`` speaks the streaming protocol on the same libpq.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import psycopg
+from psycopg import conninfo, pq
+
+from pgtide.errors import (
+    ConfigError,
+    PgtideError,
+    PrivilegeMissing,
+    SlotBusy,
+    SlotMissing,
+    SourceError,
+    SourceUnavailable,
+)
+
+SqlConnection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+
+# What decides the text form of values (design: lossless, ISO, UTC).
+SESSION_PINS = (
+    "SET search_path = ''; SET bytea_output = 'hex'; SET extra_float_digits = 3;"
+    " SET datestyle = 'ISO, YMD'; SET intervalstyle = 'postgres'; SET timezone = 'UTC';"
+    " SET lc_monetary = 'C'; SET client_encoding = 'UTF8'"
+)
+
+CONNECT_TIMEOUT_S = 10
+
+# A dead peer is noticed within about half a minute, without waiting for the kernel's two hours.
+_DEFAULTS = {
+    "connect_timeout": str(CONNECT_TIMEOUT_S),
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+}
+
+
+def connect(
+    url: str, *, autocommit: bool = True, application_name: str = "pgtide"
+) -> SqlConnection:
+    """Open an SQL session whose output settings are pinned."""
+    try:
+        conn = psycopg.connect(
+            _conninfo(url, application_name), autocommit=True, prepare_threshold=None
+        )
+        conn.execute(SESSION_PINS)
+        conn.autocommit = autocommit
+    except psycopg.Error as exc:
+        raise translate(exc) from exc
+    return conn
+
+
+def connect_replication(url: str, *, application_name: str = "pgtide") -> pq.abc.PGconn:
+    """Open a walsender session in the source's database, pinned like the others."""
+    try:
+        # psycopg's connection would add its own protocol on top; only its libpq is wanted.
+        connection = psycopg.connect(
+            _conninfo(url, application_name, replication="database"), autocommit=True
+        )
+        pgconn = connection.pgconn
+        _KEEP_OPEN[id(pgconn)] = connection
+        run(pgconn, SESSION_PINS)
+    except psycopg.Error as exc:
+        raise translate(exc) from exc
+    return pgconn
+
+
+# The psycopg Connection closes its PGconn when collected; keep it until close_replication.
+_KEEP_OPEN: dict[int, SqlConnection] = {}
+
+
+def close_replication(pgconn: pq.abc.PGconn) -> None:
+    """Close a session opened by connect_replication."""
+    connection = _KEEP_OPEN.pop(id(pgconn), None)
+    if connection is not None:
+        connection.close()
+
+
+def run(pgconn: pq.abc.PGconn, command: str) -> pq.abc.PGresult:
+    """Run one command on a walsender session by the simple protocol."""
+    result = pgconn.exec_(command.encode())
+    if result.status in (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.BAD_RESPONSE):
+        raise result_error(result, pgconn)
+    return result
+
+
+def result_error(result: pq.abc.PGresult, pgconn: pq.abc.PGconn) -> PgtideError:
+    """The pgtide error for a failed result."""
+    message = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode()
+    sqlstate = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+    return _from_sqlstate(sqlstate, message or pgconn.get_error_message())
+
+
+def _conninfo(url: str, application_name: str, **extra: str) -> str:
+    try:
+        given = conninfo.conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        # The parser's own message repeats the text, which may hold a password.
+        raise ConfigError(
+            "source.url is not a libpq connection string",
+            hint="Write postgresql://user@host:5432/dbname or host=… dbname=….",
+        ) from None
+    merged = {**_DEFAULTS, "application_name": application_name, **given, **extra}
+    return conninfo.make_conninfo(**{key: value for key, value in merged.items() if value})
+
+
+def translate(exc: psycopg.Error) -> PgtideError:
+    """The pgtide error for what psycopg raised: transient and terminal are told apart here."""
+    primary = exc.diag.message_primary or str(exc).strip().splitlines()[0:1]
+    message = primary if isinstance(primary, str) else (primary[0] if primary else "")
+    return _from_sqlstate(exc.sqlstate or "", message or type(exc).__name__)
+
+
+def _from_sqlstate(sqlstate: str, message: str) -> PgtideError:
+    if sqlstate == "55006":  # object_in_use: "replication slot … is active for PID …"
+        return SlotBusy(message)
+    if sqlstate == "42704" and "replication slot" in message:
+        return SlotMissing(message, hint="Run: pgtide init")
+    if sqlstate == "42501":
+        return PrivilegeMissing(message, hint="Run: pgtide check")
+    if sqlstate.startswith("28"):
+        return ConfigError(
+            "the server refused the login",
+            detail=message + ".",
+            hint="Check user and password (PGPASSWORD, ~/.pgpass or a service file).",
+        )
+    if sqlstate == "3D000":
+        return ConfigError(message, hint="Correct the database name in source.url.")
+    if sqlstate.startswith(("08", "57", "53", "58")) or not sqlstate:
+        return _unreachable(message)
+    return SourceError(message, detail=f"The server answered SQLSTATE {sqlstate}.")
+
+
+def _unreachable(message: str) -> PgtideError:
+    lowered = message.lower()
+    if "password" in lowered and ("no password" in lowered or "authentication" in lowered):
+        return ConfigError(
+            "the server refused the login",
+            detail=message.strip() + ".",
+            hint="Check user and password (PGPASSWORD, ~/.pgpass or a service file).",
+        )
+    if "does not exist" in lowered and ("database" in lowered or "role" in lowered):
+        return ConfigError(
+            "the server does not know that database or role",
+            detail=message.strip() + ".",
+            hint="Correct source.url in the configuration.",
+        )
+    if "could not translate host name" in lowered:
+        return ConfigError(
+            "the host in source.url has no address",
+            detail=message.strip() + ".",
+            hint="Correct source.url in the configuration.",
+        )
+    return SourceUnavailable(message.strip() or "connection lost")

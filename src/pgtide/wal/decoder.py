@@ -1,0 +1,301 @@
+"""Chunks of pgoutput messages in, Arrow record batches out. No sockets, no clock.
+
+``Decoder.decode`` drives the compiled kernel over a chunk, handles the rare
+messages it stops at, and hands back the rows with the facts that flushing
+needs: which of them belong to committed transactions and where those end. What
+a relation or a logical message *means* is asked of a ``Catalog``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pgtide.errors import ProtocolError
+from pgtide.log.schema import OPS
+from pgtide.position import Lsn
+from pgtide.wal import kernel as k
+from pgtide.wal.messages import (
+    LogicalMessage,
+    Relation,
+    Truncate,
+    TypeName,
+    parse_message,
+    parse_relation,
+    parse_truncate,
+    parse_type,
+)
+from pgtide.wal.rows import NO_TIME, Workspace
+
+TRUNCATE_CODE = OPS.index("truncate")
+
+_ERRORS = {
+    k.TRUNCATED: "ends too early",
+    k.UNKNOWN_RELATION: "names a relation that was not announced",
+    k.COLUMN_COUNT: "has another number of columns than its relation",
+    k.OUTSIDE_TRANSACTION: "stands outside a transaction",
+    k.INSIDE_TRANSACTION: "stands inside another transaction",
+    k.BAD_COMMIT: "does not close the transaction that was begun",
+    k.BAD_KIND: "has a tuple of the wrong kind",
+    k.TRAILING: "has trailing bytes",
+    k.VALUE_KIND: "has a value of unknown kind",
+}
+_NAMES = {
+    "B": "Begin", "C": "Commit", "I": "Insert", "U": "Update", "D": "Delete", "R": "Relation",
+    "Y": "Type", "T": "Truncate", "M": "Message", "O": "Origin",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """What the schema, table and shape columns of a row say."""
+
+    schema: str | None
+    table: str | None
+    shape: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedMessage:
+    """A logical message that becomes a row: ``message`` or ``ddl``."""
+
+    op: str
+    payload: str
+    slot: Slot = Slot(None, None)
+
+
+class Catalog(Protocol):
+    """Answers what relations and messages mean at their position."""
+
+    def relation(self, relation: Relation, lsn: Lsn) -> tuple[Slot, int] | None:
+        """Slot and number of columns of a relation, None if configuration leaves it out."""
+
+    def type_name(self, message: TypeName) -> None:
+        """Take note of a type's name."""
+
+    def message(self, message: LogicalMessage, xid: int) -> LoggedMessage | None:
+        """The row for a logical message, None for those that are pgtide's own."""
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Messages in one buffer: message i is ``data[starts[i]:ends[i]]``."""
+
+    data: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """Rows of a chunk, in order; the first ``complete`` belong to committed transactions."""
+
+    rows: pa.RecordBatch
+    complete: int
+    closes_earlier: bool  # a transaction whose rows came before this chunk was committed
+    open: bool  # a transaction is open at the end of the chunk
+    end: Lsn  # up to here everything has been seen, transactions and messages
+
+
+class Decoder:
+    """Keeps the state of the stream between chunks."""
+
+    def __init__(self, catalog: Catalog, *, resume: Lsn) -> None:
+        self._catalog = catalog
+        self._state = np.zeros(k.STATE_SIZE, np.int64)
+        self.resume(resume)
+        self._slots: list[Slot] = [Slot(None, None)]
+        self._slot_ids: dict[Slot, int] = {self._slots[0]: 0}
+        self._relations = k.Relations(
+            np.zeros(64, np.int64), np.zeros(64, np.int32), np.zeros(64, np.int32)
+        )
+        self._known: dict[int, int] = {}
+        self._workspace = Workspace(0, 0)
+
+    @property
+    def slots(self) -> list[Slot]:
+        """Slots by number, as the ``slot`` column of decoded rows refers to them."""
+        return self._slots
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open at the end of the last chunk."""
+        return bool(self._state[k.IN_TRANSACTION])
+
+    def resume(self, position: Lsn) -> None:
+        """Begin again between transactions: what ends at or before ``position`` is dropped."""
+        self._state[k.IN_TRANSACTION] = self._state[k.EMITTED] = self._state[k.EMITTED_HERE] = 0
+        self._state[k.RESUME] = self._state[k.END] = position
+
+    @property
+    def filtered(self) -> int:
+        """Rows left out by configuration so far."""
+        return int(self._state[k.FILTERED])
+
+    @property
+    def transactions(self) -> int:
+        """Transactions decoded so far."""
+        return int(self._state[k.TRANSACTIONS])
+
+    def decode(self, chunk: Chunk) -> Decoded:
+        """Decode every message of a chunk."""
+        work = self._prepare(chunk)
+        state = self._state
+        at = 0
+        while True:
+            why, at = k.decode_rows(
+                chunk.data, chunk.starts, chunk.ends, at, chunk.count, state,
+                self._relations, work.before, work.after, work.rows,
+            )  # fmt: skip
+            if why == k.DONE:
+                break
+            if why == k.FAILED:
+                raise self._error(chunk, at)
+            if why == k.ROOM:
+                work.grow_rows()
+                continue
+            self._other(bytes(chunk.data[chunk.starts[at] : chunk.ends[at]]), work)
+            at += 1
+        return self._finish(work)
+
+    def _prepare(self, chunk: Chunk) -> Workspace:
+        size = int(chunk.ends[chunk.count - 1]) if chunk.count else 0
+        if self._workspace.capacity < size or self._workspace.room < chunk.count:
+            self._workspace = Workspace(size, chunk.count)
+        state = self._state
+        state[k.ROWS] = state[k.COMPLETE] = state[k.PATCH] = state[k.UNCHANGED] = 0
+        state[k.BEFORE_VALUES : k.AFTER_BYTES + 1] = 0
+        state[k.EMITTED] += state[k.EMITTED_HERE]
+        state[k.EMITTED_HERE] = 0
+        self._workspace.payloads.clear()
+        return self._workspace
+
+    def _finish(self, work: Workspace) -> Decoded:
+        state = self._state
+        return Decoded(
+            rows=work.record_batch(state),
+            complete=int(state[k.COMPLETE]),
+            closes_earlier=bool(state[k.PATCH]),
+            open=bool(state[k.IN_TRANSACTION]),
+            end=Lsn(int(state[k.END])),
+        )
+
+    def _other(self, data: bytes, work: Workspace) -> None:
+        """Handle one message that the kernel does not know."""
+        kind = chr(data[0])
+        state = self._state
+        if kind == "R":
+            self._relation(parse_relation(data))
+        elif kind == "Y":
+            self._catalog.type_name(parse_type(data))
+        elif kind == "M":
+            self._message(parse_message(data), work)
+        elif kind == "T":
+            if not state[k.IN_TRANSACTION]:
+                raise _malformed(kind, len(data), "stands outside a transaction")
+            if not state[k.SKIP]:
+                self._truncate(parse_truncate(data), work)
+        elif kind != "O":  # Origin says where a transaction came from; nothing to log
+            raise ProtocolError(
+                f"unknown message type {kind!r}",
+                detail="Protocol version 1 does not have it.",
+            )
+
+    def _relation(self, relation: Relation) -> None:
+        lsn = Lsn(int(self._state[k.LSN]))
+        # The skipped transactions are in the log already, with their shapes.
+        found = self._catalog.relation(relation, lsn)
+        if found is None:
+            self._set_relation(relation.oid, k.UNWANTED)
+            return
+        slot, width = found
+        number = self._slot_number(slot)
+        if number >= len(self._relations.widths):
+            widths = np.zeros(2 * number, np.int32)
+            widths[: len(self._relations.widths)] = self._relations.widths
+            self._relations = self._relations._replace(widths=widths)
+        self._relations.widths[number] = width
+        self._set_relation(relation.oid, number)
+
+    def _slot_number(self, slot: Slot) -> int:
+        number = self._slot_ids.get(slot)
+        if number is None:
+            number = self._slot_ids[slot] = len(self._slots)
+            self._slots.append(slot)
+        return number
+
+    def _set_relation(self, oid: int, slot: int) -> None:
+        self._known[oid] = slot
+        size = len(self._relations.keys)
+        if 2 * len(self._known) > size:
+            size *= 2
+        keys, slots = np.zeros(size, np.int64), np.zeros(size, np.int32)
+        for key, value in self._known.items():
+            at = (key * k.HASH_FACTOR) & (size - 1)
+            while keys[at]:
+                at = (at + 1) & (size - 1)
+            keys[at], slots[at] = key, value
+        self._relations = self._relations._replace(keys=keys, slots=slots)
+
+    def _truncate(self, message: Truncate, work: Workspace) -> None:
+        payload = None
+        if message.cascade or message.restart_identity:
+            options = {True: "true", False: "false"}
+            payload = (
+                f'{{"cascade": {options[message.cascade]}, '
+                f'"restart_identity": {options[message.restart_identity]}}}'
+            )
+        for oid in message.oids:
+            slot = self._known.get(oid, k.ABSENT)
+            if slot == k.ABSENT:
+                raise _malformed("T", 5 + 4 * len(message.oids), _ERRORS[k.UNKNOWN_RELATION])
+            self._state[k.SEQ] += 1
+            if slot == k.UNWANTED:
+                self._state[k.FILTERED] += 1
+            else:
+                work.plain_row(self._state, TRUNCATE_CODE, slot, payload)
+
+    def _message(self, message: LogicalMessage, work: Workspace) -> None:
+        state = self._state
+        if message.transactional:
+            if not state[k.IN_TRANSACTION]:
+                raise _malformed("M", len(message.content), "stands outside a transaction")
+            if state[k.SKIP]:
+                return
+            row = self._catalog.message(message, int(state[k.XID]))
+            if row is not None:
+                state[k.SEQ] += 1
+                work.plain_row(state, OPS.index(row.op), self._slot_number(row.slot), row.payload)
+            return
+        if state[k.IN_TRANSACTION]:
+            raise _malformed("M", len(message.content), "stands inside a transaction")
+        if message.lsn <= state[k.RESUME]:
+            return
+        state[k.END] = max(int(state[k.END]), message.lsn)
+        row = self._catalog.message(message, 0)
+        if row is not None:
+            # One below its LSN: the next commit record may start exactly there.
+            state[k.LSN], state[k.SEQ], state[k.XID] = message.lsn - 1, 1, 0
+            state[k.COMMITTED_AT] = NO_TIME
+            work.plain_row(state, OPS.index(row.op), self._slot_number(row.slot), row.payload)
+            work.rows.last[state[k.ROWS] - 1] = 1
+            state[k.COMPLETE] = state[k.ROWS]
+            state[k.EMITTED_HERE] = 0
+
+    def _error(self, chunk: Chunk, at: int) -> ProtocolError:
+        data = chunk.data[chunk.starts[at] : chunk.ends[at]]
+        kind = chr(data[0]) if len(data) else ""
+        return _malformed(kind, len(data), _ERRORS[int(self._state[k.ERROR])])
+
+
+def _malformed(kind: str, size: int, what: str) -> ProtocolError:
+    return ProtocolError(
+        f"malformed {_NAMES.get(kind, 'empty')} message",
+        detail=f"The message of {size} bytes {what}.",
+        hint="Nothing was confirmed; start the capture again, and report this if it stays.",
+    )

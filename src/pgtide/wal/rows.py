@@ -1,0 +1,186 @@
+"""The arrays that the kernel fills, and their way into an Arrow record batch.
+
+A ``Workspace`` is reused from chunk to chunk. Its arrays are sized for the worst
+case (every byte a value), which costs address space, not memory: pages that are
+never written are never allocated.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pgtide.errors import InvalidText
+from pgtide.log.schema import INT_LIST, TEXT_LIST
+from pgtide.wal import kernel as k
+
+NO_TIME = np.iinfo(np.int64).min  # committed_at of what is not a transaction
+_EPOCH_US = 946_684_800_000_000  # 2000-01-01 in Unix microseconds
+SPARE_ROWS = 256
+
+# Decoded rows: as the log's columns, with numbers for what is text there.
+DECODED_SCHEMA = pa.schema(
+    [
+        pa.field("lsn", pa.int64()),
+        pa.field("seq", pa.int64()),
+        pa.field("xid", pa.int64()),
+        pa.field("committed_at", pa.timestamp("us", tz="UTC")),
+        pa.field("op", pa.uint8()),
+        pa.field("slot", pa.int32()),
+        pa.field("before", TEXT_LIST),
+        pa.field("after", TEXT_LIST),
+        pa.field("unchanged", INT_LIST),
+        pa.field("payload", pa.string()),
+        pa.field("last", pa.bool_()),
+    ]
+)
+
+
+class Workspace:
+    """Output arrays for chunks of up to ``capacity`` bytes and ``room`` rows."""
+
+    def __init__(self, capacity: int, room: int) -> None:
+        self.capacity = capacity
+        self.room = room + SPARE_ROWS
+        self.before = _side(capacity, self.room)
+        self.after = _side(capacity, self.room)
+        self.rows = _rows(capacity, self.room)
+        self.payloads: dict[int, str] = {}
+
+    def grow_rows(self) -> None:
+        """Make room for twice as many rows, keeping what is there."""
+        self.room *= 2
+        for name in ("before", "after"):
+            side = getattr(self, name)
+            setattr(
+                self,
+                name,
+                side._replace(rows=_grown(side.rows), sent=_grown(side.sent)),
+            )
+        self.rows = self.rows._replace(
+            **{
+                field: _grown(getattr(self.rows, field))
+                for field in self.rows._fields
+                if field != "unchanged"
+            }
+        )
+
+    def plain_row(self, state: k.Ints, op: int, slot: int, payload: str | None) -> None:
+        """Append a row that has no tuples."""
+        row = int(state[k.ROWS])
+        if row >= self.room:
+            self.grow_rows()
+        self.rows.op[row] = op
+        self.before.sent[row] = self.after.sent[row] = 0
+        if payload is not None:
+            self.payloads[row] = payload
+        k.close_row(state, slot, self.before, self.after, self.rows)
+
+    def record_batch(self, state: k.Ints) -> pa.RecordBatch:
+        """Copy the rows out as Arrow; the workspace may then be used again."""
+        n = int(state[k.ROWS])
+        rows = self.rows
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.array(rows.lsn[:n].copy()),
+                pa.array(rows.seq[:n].copy()),
+                pa.array(rows.xid[:n].copy()),
+                _timestamps(rows.committed_at[:n]),
+                pa.array(rows.op[:n].copy()),
+                pa.array(rows.slot[:n].copy()),
+                _texts(self.before, n, int(state[k.BEFORE_VALUES]), int(state[k.BEFORE_BYTES])),
+                _texts(self.after, n, int(state[k.AFTER_VALUES]), int(state[k.AFTER_BYTES])),
+                _indexes(rows, n, int(state[k.UNCHANGED])),
+                self._payload_column(n),
+                pa.array(rows.last[:n].view(np.bool_)),
+            ],
+            schema=DECODED_SCHEMA,
+        )
+
+    def _payload_column(self, n: int) -> pa.Array:
+        if not self.payloads:
+            return pa.nulls(n, pa.string())
+        return pa.array([self.payloads.get(row) for row in range(n)], pa.string())
+
+
+def _side(capacity: int, room: int) -> k.Side:
+    # rows[0] and offsets[0] are the zeros that Arrow's offset arrays begin with.
+    rows, offsets = np.empty(room + 1, np.int32), np.empty(capacity + 1, np.int32)
+    rows[0] = offsets[0] = 0
+    return k.Side(
+        rows, np.empty(room, np.uint8), offsets,
+        np.empty(capacity, np.uint8), np.empty(capacity, np.uint8),
+    )  # fmt: skip
+
+
+def _rows(capacity: int, room: int) -> k.Rows:
+    offsets = np.empty(room + 1, np.int32)
+    offsets[0] = 0
+    return k.Rows(
+        op=np.empty(room, np.uint8),
+        slot=np.empty(room, np.int32),
+        lsn=np.empty(room, np.int64),
+        seq=np.empty(room, np.int64),
+        xid=np.empty(room, np.int64),
+        committed_at=np.empty(room, np.int64),
+        last=np.empty(room, np.uint8),
+        unchanged_rows=offsets,
+        unchanged=np.empty(capacity, np.int32),
+    )
+
+
+def _grown(array: NDArray[np.generic]) -> NDArray[np.generic]:
+    bigger = np.empty(2 * len(array), array.dtype)
+    bigger[: len(array)] = array
+    return bigger
+
+
+def _timestamps(values: k.Ints) -> pa.Array:
+    micros = values + _EPOCH_US
+    missing = values == NO_TIME
+    mask = missing if missing.any() else None
+    return pa.array(micros, pa.int64(), mask=mask).cast(pa.timestamp("us", tz="UTC"))
+
+
+def _bits(flags: k.Bytes) -> pa.Buffer | None:
+    """A validity bitmap, None when everything is valid."""
+    if flags.all():
+        return None
+    return pa.py_buffer(np.packbits(flags, bitorder="little"))
+
+
+def _texts(side: k.Side, n: int, values: int, size: int) -> pa.Array:
+    texts = pa.StringArray.from_buffers(
+        values,
+        pa.py_buffer(side.offsets[: values + 1].copy()),
+        pa.py_buffer(side.data[:size].copy()),
+        _bits(side.valid[:values]),
+    )
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        raise InvalidText(
+            "a value is not valid UTF-8",
+            detail="The database's encoding lets any bytes into text columns (SQL_ASCII).",
+            hint="Find the rows with convert_from(column::bytea, 'UTF8') and correct them.",
+        ) from None
+    return pa.ListArray.from_buffers(
+        TEXT_LIST,
+        n,
+        [_bits(side.sent[:n]), pa.py_buffer(side.rows[: n + 1].copy())],
+        children=[texts],
+    )
+
+
+def _indexes(rows: k.Rows, n: int, count: int) -> pa.Array:
+    if count == 0:
+        return pa.nulls(n, INT_LIST)
+    offsets = rows.unchanged_rows[: n + 1].copy()
+    sent = (offsets[1:] > offsets[:-1]).astype(np.uint8)
+    return pa.ListArray.from_buffers(
+        INT_LIST,
+        n,
+        [_bits(sent), pa.py_buffer(offsets)],
+        children=[pa.array(rows.unchanged[:count].copy(), pa.int32())],
+    )

@@ -1,0 +1,166 @@
+"""Compaction: the same rows in fewer files, cut by table, safe beside a writer."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from pgtide.log import compaction
+from pgtide.log.compaction import compact, plan
+from pgtide.log.snapshot import open_table, read_snapshot
+from pgtide.position import Lsn, Position
+
+
+def _end(log: Any) -> Position:
+    end: Position = log.open().end
+    return end
+
+
+def _compact_all(log: Any, **options: Any) -> int:
+    table, merged = open_table(log.changes), 0
+    while files := compact(log.changes, table, _end(log), **options):
+        merged += files
+    return merged
+
+
+def test_a_full_read_is_the_same_before_and_after(small_log: Any) -> None:
+    for lsn in range(1000, 1400, 10):
+        small_log.append(
+            [
+                {"lsn": lsn, "seq": 0, "committed_at": None, "unchanged": [2]},
+                {"lsn": lsn, "seq": 1, "table": "events", "shape": 2, "after": [str(lsn), None]},
+                {"lsn": lsn, "seq": 2, "op": "delete", "before": ["1", None, None], "after": None},
+            ]
+        )
+    before = list(small_log.open().events())
+    rows = [batch.to_pylist() for batch in small_log.open().batches()]
+    assert _compact_all(small_log) == 40
+    assert list(small_log.open().events()) == before
+    flat = [row for batch in rows for row in batch]
+    again = [row for batch in small_log.open().batches() for row in batch.to_pylist()]
+    assert again == flat
+    assert len(small_log.open().snapshot().files) == 1
+
+
+def test_statistics_of_the_result(small_log: Any) -> None:
+    small_log.commit_each(32)
+    _compact_all(small_log)
+    (file,) = small_log.open().snapshot().files
+    assert (file.low, file.high) == (Position(Lsn(1000), 0), Position(Lsn(1310), 1))
+    assert file.rows == 64
+    assert file.table == ("public", "orders")
+    actions = DeltaTable(small_log.changes.root).get_add_actions(flatten=True)
+    assert {"min.op", "max.schema", "null_count.table"} <= set(actions.schema.names)
+
+
+def test_the_tail_is_not_touched(small_log: Any) -> None:
+    small_log.commit_each(40)
+    table = open_table(small_log.changes)
+    assert compact(small_log.changes, table, Position(Lsn(1350))) == 35
+    assert compact(small_log.changes, table, Position(Lsn(1350))) == 0
+
+
+def test_few_small_files_are_left_alone(small_log: Any) -> None:
+    small_log.commit_each(20)
+    assert _compact_all(small_log) == 0
+    assert _compact_all(small_log, everything=True) == 20
+    assert _compact_all(small_log, everything=True) == 0, "there is nothing left to merge"
+
+
+def test_a_day_that_is_over_is_merged_whole(small_log: Any, day_later: Any) -> None:
+    small_log.commit_each(5)
+    small_log.commit_each(5, first=2000, committed_at=day_later)
+    assert _compact_all(small_log) == 5
+    days = [file.day.isoformat() for file in small_log.open().snapshot().files]
+    assert days.count("2026-03-01") == 1
+    assert days.count("2026-03-02") == 5
+
+
+def test_large_tables_have_files_and_row_groups_to_themselves(
+    small_log: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "LARGE_TABLE_ROWS", 20)
+    monkeypatch.setattr("pgtide.log.compacted.FILE_ROWS", 50)
+    for lsn in range(1000, 1040):
+        small_log.append(
+            [{"lsn": lsn, "seq": s, "table": t} for s, t in enumerate(["a", "b", "b"])]
+            + [{"lsn": lsn, "seq": 3, "table": f"small{lsn % 5}"}]
+        )
+    positions = small_log.positions()
+    _compact_all(small_log, everything=True)
+    assert small_log.positions() == positions
+    groups, files = [], []
+    for file in small_log.open().snapshot().files:
+        parquet = pq.ParquetFile(small_log.changes.local / file.path)
+        tables = [
+            set(parquet.read_row_group(i, ["table"]).column(0).to_pylist())
+            for i in range(parquet.num_row_groups)
+        ]
+        groups += tables
+        files.append(set().union(*tables))
+    assert {"a"} in groups
+    assert {"b"} in groups
+    assert {f"small{i}" for i in range(5)} in groups
+    assert not any(len(group) > 1 and group & {"a", "b"} for group in groups)
+    assert {"b"} in files
+
+
+def test_the_number_of_files_stays_small(
+    small_log: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tiers: thousands of commits leave a handful of files, each row rewritten a few times."""
+    monkeypatch.setattr(compaction, "TIER_UNITS", (8, 4, 4, 4, 4))
+    monkeypatch.setattr(compaction, "RUN_ROWS", 2048)
+    table = open_table(small_log.changes)
+    rewritten = peak = 0
+    for number in range(400):
+        small_log.append([{"lsn": 1000 + number}])
+        table.update_incremental()
+        rewritten += compact(small_log.changes, table, _end(small_log))
+        peak = max(peak, len(table.file_uris()))
+    assert peak < 40
+    assert len(small_log.positions()) == 400
+    assert rewritten < 400 * 3
+
+
+def test_two_compactions_at_once_do_not_double_rows(small_log: Any) -> None:
+    small_log.commit_each(32)
+    first, second = open_table(small_log.changes), open_table(small_log.changes)
+    end = _end(small_log)
+    assert compact(small_log.changes, first, end) == 32
+    assert compact(small_log.changes, second, end) == 0
+    assert len(small_log.positions()) == 64
+    assert compact(small_log.changes, second, end) == 0, "it has seen what the first one did"
+
+
+def test_a_writer_that_has_not_seen_the_compaction_goes_on(small_log: Any) -> None:
+    small_log.commit_each(32)
+    table = open_table(small_log.changes)
+    small_log.append([{"lsn": 3000}])
+    compact(small_log.changes, table, Position(Lsn(3000)))
+    small_log.append([{"lsn": 3010}])
+    assert len(small_log.positions()) == 66
+
+
+def test_no_run_goes_over_its_limits(small_log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "RUN_ROWS", 20)
+    small_log.commit_each(40)
+    snapshot = read_snapshot(open_table(small_log.changes))
+    run = plan(snapshot, snapshot.end, everything=True)
+    assert run is not None
+    assert sum(file.rows for unit in run for file in unit.files) == 20
+    _compact_all(small_log, everything=True)
+    assert sorted(file.rows for file in small_log.open().snapshot().files) == [20, 20, 20, 20]
+
+
+def test_rows_around_midnight_stay_in_order(small_log: Any, day_later: Any) -> None:
+    late = day_later - timedelta(hours=13)
+    small_log.append([{"lsn": 1000}, {"lsn": 1010, "committed_at": day_later}])
+    small_log.append([{"lsn": 1020, "committed_at": late}, {"lsn": 1030, "committed_at": day_later}])
+    before = small_log.positions()
+    _compact_all(small_log, everything=True)
+    assert small_log.positions() == before == [(1000, 0), (1010, 0), (1020, 0), (1030, 0)]
