@@ -67,7 +67,7 @@ clean:  ## Remove .venv and everything that tools have cached
 .venv/.installed: requirements.txt pyproject.toml | .venv/bin/python
 	$(PIP) install --quiet --require-hashes -r requirements.txt
 	$(PIP) install --quiet --no-deps --no-build-isolation -e .
-	if [ -e src/pgtide/wal/warm.py ]; then $(BIN)/python -m pgtide.wal.warm; fi
+	$(BIN)/python -m pgtide.capture.warm
 	@touch $@
 
 .venv/.installed-dev: requirements-dev.txt .venv/.installed

@@ -29,7 +29,6 @@ class Case:
     dropped: tuple[str, ...] = ()
     stack: tuple[str, ...] = ()  # frames below our own
     search_path: str = '"$user", public'
-    top_level_only: bool = False
     functions: tuple[tuple[str, str], ...] = field(default=())
 
 
@@ -47,7 +46,6 @@ def run(case: Case) -> Statement | Unmatched:
             query=case.query,
             context="\n".join((OWN, *case.stack)),
             ordinal=case.ordinal,
-            top_level_only=case.top_level_only,
             objects=reported(case.objects),
             dropped=reported(case.dropped),
             search_path=case.search_path,
@@ -197,11 +195,11 @@ TOP_LEVEL = [
         ("public.t",),
     ),
     Case(
-        "after_commit_count_may_restart",
+        "count_goes_on_after_commit",
         "ALTER TABLE",
         f"{TWO_ADDS}; commit; alter table t add c int",
-        None,
-        1,
+        "alter table t add c int",
+        3,
         ("public.t",),
     ),
     Case(
@@ -211,6 +209,23 @@ TOP_LEVEL = [
         "create table b()",
         1,
         ("public.b",),
+    ),
+    Case(
+        "rolled_back_statement_sent_nothing",
+        "ALTER TABLE",
+        "begin; alter table t add a int; rollback; alter table t add b int",
+        "alter table t add b int",
+        1,
+        ("public.t",),
+    ),
+    Case(
+        "committed_before_rollback",
+        "ALTER TABLE",
+        "alter table t add a int; commit; alter table t add b int; rollback and chain;"
+        " alter table t add c int; alter table t add d int",
+        "alter table t add c int",
+        2,
+        ("public.t",),
     ),
     Case(
         "rolled_back_to_savepoint",
@@ -236,15 +251,13 @@ TOP_LEVEL = [
         2,
         ("public.t",),
     ),
-    Case("update_may_have_fired_ddl", "ALTER TABLE", ADDS_AROUND_UPDATE, None, 3, ("public.t",)),
     Case(
-        "update_cannot_shift_top_level_count",
+        "update_does_not_shift_the_count",
         "ALTER TABLE",
         ADDS_AROUND_UPDATE,
         "alter table t alter a set default 5",
         3,
         ("public.t",),
-        top_level_only=True,
     ),
     Case(
         "extension_script_counts",

@@ -204,7 +204,7 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     for name, text in COMMANDS.items():
         assert f"  {name} " in shown
-        assert text in shown
+        assert text[:40] in shown  # a long one is cut to the width
     assert "completion" not in shown
 
 

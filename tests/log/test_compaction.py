@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from dataclasses import replace
+from datetime import date, timedelta
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -11,7 +12,7 @@ from deltalake import DeltaTable
 
 from pgtide.log import compaction
 from pgtide.log.compaction import compact, plan
-from pgtide.log.snapshot import open_table, read_snapshot
+from pgtide.log.snapshot import DataFile, open_table, read_snapshot
 from pgtide.position import Lsn, Position
 
 
@@ -109,22 +110,26 @@ def test_large_tables_have_files_and_row_groups_to_themselves(
     assert {"b"} in files
 
 
-def test_the_number_of_files_stays_small(
-    small_log: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Tiers: thousands of commits leave a handful of files, each row rewritten a few times."""
-    monkeypatch.setattr(compaction, "TIER_UNITS", (8, 4, 4, 4, 4))
-    monkeypatch.setattr(compaction, "RUN_ROWS", 2048)
-    table = open_table(small_log.changes)
+def test_the_number_of_files_stays_small(small_log: Any) -> None:
+    """Planned only: a day of 20 000 commits leaves few files, each row rewritten a few times."""
+    snapshot = small_log.open().snapshot()
+    files: list[DataFile] = []
     rewritten = peak = 0
-    for number in range(400):
-        small_log.append([{"lsn": 1000 + number}])
-        table.update_incremental()
-        rewritten += compact(small_log.changes, table, _end(small_log))
-        peak = max(peak, len(table.file_uris()))
-    assert peak < 40
-    assert len(small_log.positions()) == 400
-    assert rewritten < 400 * 3
+    for number in range(20_000):
+        here = Position(Lsn(1000 + number))
+        files.append(DataFile(str(number), 5_000, date(2026, 3, 1), 200, here, here, None))
+        if number % 10:
+            continue
+        while run := plan(replace(snapshot, files=tuple(files)), Position(Lsn(10**9))):
+            old = [file for unit in run for file in unit.files]
+            merged = replace(
+                old[0], size=sum(f.size for f in old), rows=sum(f.rows for f in old), high=old[-1].high
+            )
+            files = sorted({*files, merged} - set(old), key=lambda file: file.low)
+            rewritten += merged.rows
+        peak = max(peak, len(files))
+    assert peak < 80
+    assert rewritten < 5 * 200 * 20_000
 
 
 def test_two_compactions_at_once_do_not_double_rows(small_log: Any) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 from deltalake.transaction import AddAction
@@ -119,7 +120,7 @@ def log_rows(batches: Sequence[pa.RecordBatch], slots: Sequence[Slot]) -> pa.Tab
     """Decoded rows with the log's columns: numbers become the names they stand for."""
     table = pa.Table.from_batches(batches)
     slot = table.column("slot").combine_chunks()
-    columns = {name: table.column(name) for name in table.column_names}
+    columns: dict[str, Any] = {name: table.column(name) for name in table.column_names}
     columns["op"] = pa.DictionaryArray.from_arrays(table.column("op").combine_chunks(), _OP_NAMES)
     columns["schema"] = _named(slot, [entry.schema for entry in slots])
     columns["table"] = _named(slot, [entry.table for entry in slots])
@@ -127,7 +128,7 @@ def log_rows(batches: Sequence[pa.RecordBatch], slots: Sequence[Slot]) -> pa.Tab
     return pa.table([columns[name] for name in FILE_SCHEMA.names], names=FILE_SCHEMA.names)
 
 
-def _named(slot: pa.Array, names: Sequence[str | None]) -> pa.Array:
+def _named(slot: pa.Array[Any], names: Sequence[str | None]) -> pa.Array[Any]:
     """Names by slot number, dictionary encoded; Parquet wants nulls in the indexes."""
     dictionary = sorted({name for name in names if name is not None})
     place = {name: index for index, name in enumerate(dictionary)}

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from pgtide.capture.ddl_marks import Marks, marks_of_command
 from pgtide.capture.redact import redact
-from pgtide.capture.statement import Fired, Statement, find_statement, identifiers
+from pgtide.capture.statement import Fired, Statement, find_statement
 from pgtide.shape import Column, Shape
 
 PREFIX = "pgtide.ddl"
@@ -159,18 +159,16 @@ def _command(fields: Mapping[str, Any]) -> DdlCommand:
     objects = tuple(fields["objects"])
     dropped = tuple(fields["dropped"])
     rewrites = tuple(fields["rewrites"])
-    top = fields.get("top_ordinal")
     found = find_statement(
         Fired(
             tag=tag,
             query=fields["query"],
             context=fields["context"],
-            ordinal=int(fields["ordinal"] if top is None else top),
-            top_level_only=top is not None,
+            ordinal=fields["top_ordinal"] or 0,
             objects=objects,
             dropped=dropped,
             search_path=fields["search_path"],
-            functions=fields.get("functions", ()),
+            functions=fields["functions"],
         )
     )
     matched = isinstance(found, Statement)
@@ -209,14 +207,13 @@ def _layouts(objects: Sequence[Mapping[str, Any]]) -> list[Shape]:
 def _layout(item: Mapping[str, Any]) -> Shape:
     root = item["root"] or {"oid": 0, "schema": "", "table": ""}
     key = set(item["primary_key"])
-    identity = {"d": key, "i": set(item.get("identity_key", ())), "f": None, "n": set()}[
+    identity = {"d": key, "i": set(item["identity_key"]), "f": None, "n": set()}[
         item["replica_identity"]
     ]
     return Shape(
         oid=item["oid"],
         schema=item["schema"],
-        # A column's identity has its own name behind the table's.
-        table=identifiers(item["identity"])[1],
+        table=item["name"],
         columns=tuple(
             Column(
                 name=column["name"],

@@ -13,6 +13,7 @@ start-up the same code, and nothing in memory is ever trusted over the log.
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 import time
@@ -21,7 +22,7 @@ from collections.abc import Callable
 from pgtide.capture.progress import Progress, ProgressFile
 from pgtide.capture.session import CaptureSession
 from pgtide.config import Config
-from pgtide.errors import LogUnavailable, PgtideError, TransientError
+from pgtide.errors import LogUnavailable, PgtideError, SlotBusy, TransientError
 from pgtide.log.storage import Storage
 
 logger = logging.getLogger(__name__)
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 BACKOFF_FIRST_S = 0.1
 BACKOFF_LAST_S = 30.0
 UNTIL_CURRENT_PATIENCE_S = 60.0  # how long --until-current tries again without any progress
+# A server needs a moment to notice that our own last session is gone; another capture stays.
+SLOT_BUSY_PATIENCE_S = 5.0
 
 
 class Capture:
@@ -60,7 +63,7 @@ class Capture:
                     failures, moved_at = 0, time.monotonic()
                 failures += 1
                 self._failed(error)
-                if until_current and time.monotonic() - moved_at > UNTIL_CURRENT_PATIENCE_S:
+                if time.monotonic() - moved_at > self._patience(error, until_current):
                     raise
                 self._back_off(error, failures)
             except PgtideError as error:
@@ -68,6 +71,12 @@ class Capture:
                 raise
         self.progress.gear = "stopped"
         self._tick(force=True)
+
+    def _patience(self, error: TransientError, until_current: bool) -> float:
+        """How long to keep trying without progress."""
+        if isinstance(error, SlotBusy) and not self.progress.commits:
+            return SLOT_BUSY_PATIENCE_S
+        return UNTIL_CURRENT_PATIENCE_S if until_current else math.inf
 
     def _failed(self, error: PgtideError) -> None:
         self.progress.failed(error)

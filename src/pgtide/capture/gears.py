@@ -147,5 +147,3 @@ def flush_lsn(conn: SqlConnection) -> Lsn:
     ).fetchone()
     assert row is not None
     return Lsn.parse(row[0])
-
-

@@ -6,6 +6,9 @@ are looked up in the very libpq that psycopg loaded (through its extension
 module), so a ``pgconn_ptr`` of psycopg's is valid here.
 """
 
+# Types below are numba's, and its intrinsics take one argument less than their definition.
+# mypy: disable-error-code="return-value, no-any-return, misc, call-arg, no-untyped-call"
+
 from __future__ import annotations
 
 import ctypes

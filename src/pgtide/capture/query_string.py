@@ -39,21 +39,20 @@ DDL_WORDS = frozenset(
     }
 )
 QUERY_WORDS = frozenset({"SELECT", "WITH", "VALUES", "TABLE", "("})
-QUIET_WORDS = frozenset(
-    {"BEGIN", "START", "SAVEPOINT", "RELEASE", "SET", "RESET", "SHOW", "LOCK", "LISTEN", "NOTIFY"}
-)
-ENDING_WORDS = frozenset({"COMMIT", "END", "ROLLBACK", "ABORT"})
+COMMIT_WORDS = frozenset({"COMMIT", "END"})
+ROLLBACK_WORDS = frozenset({"ROLLBACK", "ABORT"})
 CHAINS = frozenset({"UNION", "INTERSECT", "EXCEPT"})
 
 
 class Kind(Enum):
-    """What running a statement can mean for the count of DDL commands."""
+    """What running a statement means for the count of DDL commands of the string."""
 
     DDL = "ddl"  # parsed: ``node`` is there
     OPAQUE = "opaque"  # begins like DDL, but this parser cannot read it
-    QUIET = "quiet"  # cannot run any command
-    ENDING = "ending"  # ends or rolls back (part of) a transaction
-    OTHER = "other"  # may run functions and triggers, and DDL inside them
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    ROLLBACK_TO = "rollback to"  # a savepoint
+    OTHER = "other"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +108,12 @@ def _piece(query: str, tokens: Sequence[Token]) -> Piece:
     text = query[tokens[0].start : tokens[-1].end + 1]
     word = query[tokens[0].start : tokens[0].end + 1].upper()
     names = {token.name for token in tokens}
-    second = tokens[1].name if len(tokens) > 1 else ""
-    if word in QUIET_WORDS and second != "CONSTRAINTS":  # SET CONSTRAINTS runs triggers
-        return Piece(text, Kind.QUIET, word)
-    if word in ENDING_WORDS or (word == "PREPARE" and second == "TRANSACTION"):
-        return Piece(text, Kind.ENDING, word)
+    if word in COMMIT_WORDS or (
+        word == "PREPARE" and tokens[1:] and tokens[1].name == "TRANSACTION"
+    ):
+        return Piece(text, Kind.COMMIT, word)
+    if word in ROLLBACK_WORDS:
+        return Piece(text, Kind.ROLLBACK_TO if "TO" in names else Kind.ROLLBACK, word)
     if word not in DDL_WORDS and not (word in QUERY_WORDS and "INTO" in names):
         return Piece(text, Kind.OTHER, word)
     node = _parse(text) if _depth(tokens) <= MAX_DEPTH else None

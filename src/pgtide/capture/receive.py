@@ -59,6 +59,8 @@ class Receiver:
         self._pgconn = pgconn
         self._streaming = streaming
         self._functions = libpq.Functions()
+        # Not in psycopg's protocol class, but in every implementation of it.
+        self._address: int = pgconn.pgconn_ptr  # type: ignore[attr-defined]
         self._state = np.zeros(libpq.STATE_SIZE, np.int64)
         self._state[libpq.HEADER] = 0 if streaming else 1
         self._cell = np.zeros(1, np.int64)
@@ -160,7 +162,7 @@ class Receiver:
     def _drain(self, buffer: _Buffer) -> int:
         functions = self._functions
         why: int = libpq.drain(
-            functions.get, functions.consume, functions.free, self._pgconn.pgconn_ptr,
+            functions.get, functions.consume, functions.free, self._address,
             self._cell, self._streaming, buffer.data, buffer.starts, buffer.ends, self._state,
         )  # fmt: skip
         if why == libpq.BROKEN:
@@ -196,7 +198,7 @@ class Receiver:
         clock = time.time_ns() // 1000 - _EPOCH_US
         status = b"r" + struct.pack(">QQQqB", lsn, lsn, lsn, clock, 0)
         self._pgconn.put_copy_data(status)
-        while self._pgconn.flush() == 1:
+        while self._pgconn.flush() == 1 and not self._stopping:
             select.select([], [self._pgconn.socket], [], _POLL_S)
         self._state[libpq.REPLY] = 0
         self._sent, self._sent_at = Lsn(lsn), now

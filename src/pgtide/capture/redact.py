@@ -28,7 +28,7 @@ CONNECTION_STRING = re.compile(rf"\s*(?:\w+\s*=\s*{_VALUE}\s*)+")
 CONNECTION_PASSWORD = re.compile(
     rf"\b((?:ssl)?password\s*=\s*)({_VALUE})", re.IGNORECASE | re.DOTALL
 )
-URL_PASSWORD = re.compile(r"(\w+://[^\s:/@']*:)[^\s@']*(?=@)")
+URL_PASSWORD = re.compile(r"(\w+://[^\s:/@']*:)[^\s/@']*(?=@)")
 URL_PARAMETER = re.compile(r"([?&](?:ssl)?password=)[^&\s']*", re.IGNORECASE)
 # SQL inside a quoted string, as EXECUTE takes it: its own quotes are doubled.
 QUOTED_PASSWORD = re.compile(r"(\bpassword\s+)''(?:[^']|'''')*''", re.IGNORECASE)

@@ -16,29 +16,29 @@ import psycopg
 from pgtide.capture.buffer import RowBuffer
 from pgtide.capture.ddl import DdlCommand
 from pgtide.capture.faults import fault
-from pgtide.capture.progress import Progress
-from pgtide.capture.receive import Received
 from pgtide.capture.gears import (
     BULK_MESSAGES,
+    BULK_TIMEOUT_MS,
     BULK_WAL_BYTES,
     BulkSession,
     LiveSession,
     advance,
     flush_lsn,
 )
-from pgtide.capture.startup import Start, check_publications, check_source
+from pgtide.capture.progress import Progress
+from pgtide.capture.receive import Received
+from pgtide.capture.startup import check_publications, check_source
 from pgtide.capture.tables import HEARTBEAT_PREFIX, TableCatalog
 from pgtide.capture.upkeep import Upkeep
 from pgtide.config import Config, TablePatterns
-from pgtide.errors import SourceError, TransientError
+from pgtide.errors import SourceError
 from pgtide.log.shapes import ShapeStore
 from pgtide.log.storage import Storage
 from pgtide.log.writer import LogWriter
 from pgtide.position import Lsn
 from pgtide.postgres.catalog import read_layouts
-from pgtide.postgres.connection import SqlConnection, connect, translate
+from pgtide.postgres.connection import connect, translate
 from pgtide.postgres.slot import read_slot
-from pgtide.shape import Shape
 from pgtide.wal.decoder import Decoder
 
 logger = logging.getLogger(__name__)
@@ -82,9 +82,7 @@ class CaptureSession:
         try:
             self._side = connect(config.source.url.reveal(), application_name="pgtide capture")
             self._start = check_source(config, self._conn, self._writer)
-            log = Storage(config.log.path, config.log.storage)
-            self._shapes = ShapeStore(log)
-            self._catalog = self._make_catalog(self._start)
+            self._open_catalog()
             self._upkeep = Upkeep(config, self._writer)
         except psycopg.Error as exc:
             self._close()
@@ -116,6 +114,9 @@ class CaptureSession:
                     self._progress.gear = "live"
                     self._run_live()
                 fault("switching_gear")
+                # A transaction cut off by the switch comes again from its beginning, and
+                # must find the tables as they were there.
+                self._open_catalog()
         except psycopg.Error as exc:
             raise translate(exc) from exc
 
@@ -138,7 +139,7 @@ class CaptureSession:
 
     def _run_bulk(self) -> None:
         """Peek, make durable, advance, until the backlog is small."""
-        self._conn.execute("SET statement_timeout = '300s'")
+        self._conn.execute(f"SET statement_timeout = {BULK_TIMEOUT_MS}".encode())
         decoder = self._decoder()
         while not self._finished():
             position = self._writer.position
@@ -180,10 +181,7 @@ class CaptureSession:
                     self._flush(decoder, buffer, buffer.end)
                 if self._stop.is_set():
                     self._flush(decoder, buffer, buffer.end)
-                    raise _Stopped
-        except _Stopped:
-            self._conn.cancel()
-            return False
+                    return False  # the session's end closes the connection under the COPY
         finally:
             session.close()
         covered = max(upto, buffer.end) if messages < BULK_MESSAGES else buffer.end
@@ -215,8 +213,9 @@ class CaptureSession:
                     fault("after_confirm")
                 if time.monotonic() - asked_at > LAG_INTERVAL_S:
                     asked_at = time.monotonic()
+                    lag = self._measure_lag()
                     self._heartbeat()
-                    if self._gear() == "bulk" and self._measure_lag() > 2 * BULK_ENTER_BYTES:
+                    if lag > 2 * BULK_ENTER_BYTES and self._gear() == "bulk":
                         break
                 self._tick()
             self._flush(decoder, buffer, max(buffer.end, keepalive))
@@ -320,14 +319,16 @@ class CaptureSession:
                 "SELECT pg_catalog.pg_logical_emit_message(false, %s, '')", [HEARTBEAT_PREFIX]
             )
 
-    def _make_catalog(self, start: Start) -> TableCatalog:
-        return TableCatalog(
+    def _open_catalog(self) -> None:
+        config = self._config
+        self._shapes = ShapeStore(Storage(config.log.path, config.log.storage))
+        self._catalog = TableCatalog(
             self._shapes,
-            TablePatterns(self._config.source.tables),
-            key=start.key,
-            live_layout=lambda oid: _layout_of(self._side, oid),
+            TablePatterns(config.source.tables),
+            key=self._start.key,
+            live_layout=lambda oid: read_layouts(self._side, oid=oid).get(oid),
             on_ddl=self._on_ddl,
-            generated=start.publishes_generated,
+            generated=self._start.publishes_generated,
         )
 
     def _on_ddl(self, command: DdlCommand) -> None:
@@ -340,11 +341,3 @@ class CaptureSession:
 
     def _buffer(self) -> RowBuffer:
         return RowBuffer(self._writer, self._config.log.buffer)
-
-
-class _Stopped(TransientError):
-    pass
-
-
-def _layout_of(conn: SqlConnection, oid: int) -> Shape | None:
-    return read_layouts(conn).get(oid)

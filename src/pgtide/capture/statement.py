@@ -21,14 +21,10 @@ from pgtide.capture.ddl_context import InSqlFunction, Nested, TopLevel, read_con
 from pgtide.capture.ddl_marks import Marks, marks_of_statement
 from pgtide.capture.ddl_tags import tag_of
 from pgtide.capture.ddl_targets import Target, targets_of
-from pgtide.capture.query_string import CACHED_STRINGS, QUERY_WORDS, Kind, Piece, pieces
+from pgtide.capture.query_string import CACHED_STRINGS, Kind, Piece, pieces
 
-# Their own script's commands fire events too and are counted.
+# Commands of their scripts fire events too, and not all of them bear the mark of an extension.
 RUN_SCRIPTS = frozenset({"CREATE EXTENSION", "ALTER EXTENSION"})
-# They run queries, and so functions with DDL of their own.
-RUN_QUERIES = frozenset(
-    {"CREATE TABLE AS", "SELECT INTO", "CREATE MATERIALIZED VIEW", "REFRESH MATERIALIZED VIEW"}
-)
 
 IDENTIFIER = re.compile(r'"((?:[^"]|"")*)"|[^\s"().,\[\]]+')
 
@@ -56,8 +52,7 @@ class Fired:
     tag: str
     query: str | None
     context: str
-    ordinal: int = 0  # place among the commands of the string, from 1; 0 when not known
-    top_level_only: bool = False  # whether ordinal leaves out commands run inside functions
+    ordinal: int = 0  # place among the string's own commands, from 1; 0 when not known
     objects: Sequence[Mapping[str, Any]] = ()
     dropped: Sequence[Mapping[str, Any]] = ()
     search_path: str = ""
@@ -123,7 +118,7 @@ def _choose(fired: Fired, reading: str, *, use_ordinal: bool) -> list[Piece]:
     path = identifiers(fired.search_path)
     fitting = [
         place
-        for place in _places(reading, fired.top_level_only)
+        for place in _places(reading)
         if place.tag == fired.tag and _fits(place.targets, reported, path)
     ]
     if use_ordinal and fired.ordinal and len({place.piece.text for place in fitting}) > 1:
@@ -143,24 +138,27 @@ class _Place:
 
 
 @lru_cache(maxsize=CACHED_STRINGS)
-def _places(reading: str, top_level_only: bool) -> tuple[_Place, ...]:
+def _places(reading: str) -> tuple[_Place, ...]:
     """The statements of a string that fire events, each with its possible ordinals."""
     places: list[_Place] = []
     low = high = 0.0
+    kept, low_kept, high_kept = 0, 0.0, 0.0  # as of the last end of a transaction
     for piece in pieces(reading) or ():
+        match piece.kind:
+            case Kind.COMMIT:
+                kept, low_kept, high_kept = len(places), low, high
+            case Kind.ROLLBACK:  # takes back messages and count alike
+                del places[kept:]
+                low, high = low_kept, high_kept
+            case Kind.ROLLBACK_TO:  # the savepoint may be older than the string
+                low = low_kept
         tag = tag_of(piece.node) if piece.kind is Kind.DDL else None
-        if tag is not None:
-            scripts = tag in RUN_SCRIPTS or (tag in RUN_QUERIES and not top_level_only)
-            most = math.inf if scripts else 1.0
-            places.append(_Place(piece, tag, targets_of(piece.node), low + 1, high + most))
-            low += tag != "REINDEX"  # fires events from Postgres 17 on
-            high += most
+        if tag is None:
             continue
-        if piece.kind is Kind.ENDING:
-            low = 0.0  # the counter may have been rolled back with the transaction
-        runs_code = piece.kind in (Kind.OTHER, Kind.ENDING) or piece.word in QUERY_WORDS
-        if runs_code and not top_level_only:
-            high = math.inf
+        most = math.inf if tag in RUN_SCRIPTS else 1.0
+        places.append(_Place(piece, tag, targets_of(piece.node), low + 1, high + most))
+        low += tag != "REINDEX"  # fires events from Postgres 17 on
+        high += most
     return tuple(places)
 
 

@@ -27,12 +27,12 @@ from pgtide.errors import ConfigError, PgtideError
 
 COMMANDS = {
     "demo": "Watch changes of a small shop arrive, without any set-up.",
-    "init": "Prepare the source: publication, slot, DDL triggers.",
+    "init": "Prepare the source: publication, slot, DDL triggers; and create the log.",
     "check": "Check every precondition and say what to do.",
     "capture": "Stream changes from the source into the log.",
     "status": "Show slot, log position and lag.",
     "log": "Look at the change log and maintain it.",
-    "destroy": "Remove from the source what init made.",
+    "destroy": "Remove from the source what init made: slot, publication, triggers, schema.",
     "version": "Print the versions of pgtide and what it runs on.",
 }
 """Name and short help; the code is in the module of the same name, unread until it runs."""

@@ -32,7 +32,7 @@ from deltalake.transaction import RemoveAction
 
 from pgtide.log.compacted import write_files
 from pgtide.log.fence import commit_maintenance
-from pgtide.log.order import Keys, Piece, clusters, open_pieces, read_sorted
+from pgtide.log.order import Keys, Piece, clusters, in_memory, open_pieces, read_sorted
 from pgtide.log.snapshot import DataFile, Snapshot, read_snapshot
 from pgtide.log.storage import Storage
 from pgtide.position import Position
@@ -151,7 +151,7 @@ def _stretches(units: Sequence[Unit], tier: int) -> Iterator[list[Unit]]:
 
 def _row_groups(changes: Storage, old: Sequence[DataFile]) -> Iterator[tuple[bool, pa.Table]]:
     """The rows as they will lie in row groups; True where a table begins."""
-    pieces = [piece for file in old for piece in open_pieces(changes, file)]
+    pieces = in_memory([piece for file in old for piece in open_pieces(changes, file)])
     counts = _count_rows(pieces)
     names = sorted(counts, key=lambda name: (name[0] or "", name[1] or ""))
     ranks = {name: rank for rank, name in enumerate(names)}

@@ -26,8 +26,8 @@ from pgtide.log.storage import Storage
 from pgtide.position import Lsn, Position
 
 CHECKPOINT_COMMITS = 20
-COMPACT_SECONDS = 5.0  # between looks at the files
-SETTLED_SECONDS = 10.0  # files that are younger stay as they are
+COMPACT_SECONDS = 2.0  # between looks at the files
+SETTLED_SECONDS = 2.0  # files that are younger stay as they are
 CLEAN_SECONDS = 300.0
 SWEEP_SECONDS = 86_400.0
 _RUNS_AT_ONCE = 4  # compactions in one go, so that a checkpoint is never long overdue
@@ -87,7 +87,7 @@ class Maintenance:
         self._next_clean = now + COMPACT_SECONDS
         self._next_sweep = now + CLEAN_SECONDS
         self._settled = Position(Lsn(0))
-        self._mark = (now, self._settled)
+        self._mark = (now, read_snapshot(self._table).end)
 
     def due(self, version: int) -> bool:
         """Whether a round would do something, given the newest Delta version: cheap to ask."""
@@ -118,6 +118,8 @@ class Maintenance:
         made = None
         if self._table.version() - self._checkpointed >= CHECKPOINT_COMMITS:
             made = self._checkpointed = checkpoint(self._changes, self._table)
+            # What a handle costs grows with the commits since the checkpoint it was opened at.
+            self._table = open_table(self._changes)
         return Outcome(made, merged, dropped, cleaned, swept)
 
     def run_fully(self) -> Outcome:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -50,10 +50,9 @@ _Range = TypeVar("_Range", bound=_Bounded)
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A row group: the smallest thing that is read at once."""
+    """A row group, the smallest thing that is read at once, or several that are in memory."""
 
-    file: pq.ParquetFile
-    index: int
+    source: tuple[pq.ParquetFile, int] | pa.Table
     day: date
     rows: int
     bytes: int
@@ -64,7 +63,10 @@ class Piece:
     def read(self, columns: list[str] | None = None) -> pa.Table:
         """The rows, with the log's column types."""
         wanted = columns or FILE_SCHEMA.names
-        rows = self.file.read_row_group(self.index, columns=wanted)
+        if isinstance(self.source, pa.Table):
+            return self.source.select(wanted)
+        file, index = self.source
+        rows = file.read_row_group(index, columns=wanted)
         schema = pa.schema([FILE_SCHEMA.field(name) for name in wanted])
         rows = rows.select(wanted)
         return rows if rows.schema.equals(schema) else rows.cast(schema)
@@ -118,8 +120,7 @@ def open_pieces(storage: Storage, file: DataFile) -> list[Piece]:
         one_table = schema and table and schema[0] == schema[1] and table[0] == table[1]
         pieces.append(
             Piece(
-                file=parquet,
-                index=index,
+                source=(parquet, index),
                 day=file.day,
                 rows=group.num_rows,
                 bytes=group.total_byte_size,
@@ -129,6 +130,24 @@ def open_pieces(storage: Storage, file: DataFile) -> list[Piece]:
             )
         )
     return pieces
+
+
+def in_memory(pieces: Sequence[Piece]) -> Sequence[Piece]:
+    """The same rows as one piece, read once, when together they fit into a window."""
+    rows = sum(piece.rows for piece in pieces)
+    if not pieces or rows > _window_rows(pieces):
+        return pieces
+    return [
+        replace(
+            pieces[0],
+            source=pa.concat_tables(piece.read() for piece in pieces).combine_chunks(),
+            rows=rows,
+            bytes=sum(piece.bytes for piece in pieces),
+            low=min(piece.low for piece in pieces),
+            high=max(piece.high for piece in pieces),
+            table=None,
+        )
+    ]
 
 
 def read_sorted(

@@ -18,6 +18,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,7 +35,14 @@ from pgtide.position import Lsn
 from pgtide.shape import Shape
 
 STATISTICS = ("lsn", "seq", "schema", "table", "op")
-_DICTIONARY = ["op", "schema", "table", "xid", "committed_at", "shape"]
+_PARQUET_OPTIONS: dict[str, Any] = {
+    "compression": "zstd",
+    "compression_level": 1,
+    "use_dictionary": ["op", "schema", "table", "xid", "committed_at", "shape"],
+    "write_statistics": list(STATISTICS),
+    "store_schema": False,  # the dictionaries are ours; readers get plain strings
+    "row_group_size": 131_072,
+}
 _EPOCH_DAY = date(1970, 1, 1)
 
 # Checkpoints and clean-up are maintenance's, off the commit path.
@@ -205,12 +213,7 @@ class LogWriter:
         pq.write_table(
             rows,
             sink,
-            compression="zstd",
-            compression_level=1,
-            use_dictionary=_DICTIONARY,
-            write_statistics=list(STATISTICS),
-            store_schema=False,
-            row_group_size=131_072,
+            **_PARQUET_OPTIONS,
         )
         data = sink.getvalue()
         path = f"day={day.isoformat()}/{uuid.uuid4()}.parquet"
@@ -230,13 +233,11 @@ def file_statistics(rows: pa.Table) -> str:
     """The add-action's statistics: what data skipping and ordered reading rely on."""
     minimum, maximum, nulls = {}, {}, {}
     for name in STATISTICS:
-        column = rows.column(name)
+        column: Any = rows.column(name)
         if pa.types.is_dictionary(column.type):
-            column = pc.unique(column).dictionary_decode()
-            nulls[name] = rows.column(name).null_count
-        else:
-            nulls[name] = column.null_count
-        bounds = pc.min_max(column).as_py()
+            column = pc.unique(column).cast(pa.string())
+        nulls[name] = rows.column(name).null_count
+        bounds: Any = pc.min_max(column).as_py()
         if bounds["min"] is not None:
             minimum[name], maximum[name] = bounds["min"], bounds["max"]
     return json.dumps(
@@ -258,7 +259,7 @@ def _by_day(rows: pa.Table) -> list[tuple[date, pa.Table]]:
     days = pc.fill_null_backward(
         pc.fill_null_forward(pc.divide(micros, 86_400_000_000))
     ).combine_chunks()
-    bounds = pc.min_max(days).as_py()
+    bounds: Any = pc.min_max(days).as_py()
     if bounds["min"] is None:
         return [(datetime.now(UTC).date(), rows)]
     if bounds["min"] == bounds["max"]:

@@ -39,6 +39,7 @@ LEFT JOIN LATERAL (
 ) ri ON true
 WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p'
   AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pgtide')
+  AND (%(oid)s::oid IS NULL OR c.oid = %(oid)s::oid)
 ORDER BY c.oid, a.attnum
 """
 
@@ -80,13 +81,15 @@ def read_server(conn: SqlConnection) -> ServerFacts:
     return ServerFacts(facts.version, facts.system_identifier, int(segment[:8], 16), *row[3:])
 
 
-def read_layouts(conn: SqlConnection, patterns: TablePatterns | None = None) -> dict[int, Shape]:
-    """Every permanent table by oid, or those that ``patterns`` select.
+def read_layouts(
+    conn: SqlConnection, patterns: TablePatterns | None = None, *, oid: int | None = None
+) -> dict[int, Shape]:
+    """Every permanent table by oid, or those that ``patterns`` select, or the one of ``oid``.
 
     Generated columns are listed and marked; the caller leaves out those that
     the publication does not carry.
     """
-    rows = conn.execute(_LAYOUTS)
+    rows = conn.execute(_LAYOUTS, {"oid": oid})
     shapes = (_shape(list(group)) for _, group in groupby(rows, key=lambda row: row[0]))
     return {shape.oid: shape for shape in shapes if patterns is None or selects(patterns, shape)}
 

@@ -108,7 +108,7 @@ def _conninfo(url: str, application_name: str, **extra: str) -> str:
             hint="Write postgresql://user@host:5432/dbname or host=… dbname=….",
         ) from None
     merged = {**_DEFAULTS, "application_name": application_name, **given, **extra}
-    return conninfo.make_conninfo(**{key: value for key, value in merged.items() if value})
+    return conninfo.make_conninfo(**{key: str(value) for key, value in merged.items() if value})
 
 
 def translate(exc: psycopg.Error) -> PgtideError:

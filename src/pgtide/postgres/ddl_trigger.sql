@@ -1,13 +1,13 @@
 -- pgtide: every DDL command as one signed, transactional logical message.
 --
---   sql_drop ──┐ facts, in a signed transaction-local setting
---   rewrite  ──┴──▶ ddl_command_end ──▶ pg_logical_emit_message('pgtide.ddl')
+--   sql_drop --+-- facts, in a signed transaction-local setting
+--   rewrite  --+--> ddl_command_end --> pg_logical_emit_message('pgtide.ddl')
 --
 -- Message: hex(HMAC-SHA256(key, body)) \n body, body a JSON object in UTF-8.
 -- Any role may emit logical messages and change custom settings: what is not
 -- signed is not believed, and facts are signed apart from messages so that one
 -- can never pass for the other. Runs again without harm; needs Postgres 14 and the
--- schema pgtide with its table settings.
+-- schema pgtide with its table settings. ASCII, for databases of every encoding.
 
 DROP EVENT TRIGGER IF EXISTS pgtide_sql_drop;
 DROP EVENT TRIGGER IF EXISTS pgtide_table_rewrite;

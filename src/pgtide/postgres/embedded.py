@@ -78,7 +78,11 @@ class EmbeddedPostgres:
         self.psql_tools = _reachable(bin_dir or bundled_bin_dir(), self._identity)
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.stop("immediate")
+            raise
         return self
 
     def __exit__(
@@ -166,7 +170,9 @@ class EmbeddedPostgres:
         quoted = {name: value.replace("'", "''") for name, value in values.items()}
         lines = [f"include '{self.data / 'postgresql.conf'}'"]
         lines += [f"{name} = '{value}'" for name, value in quoted.items()]
-        (self.directory / "server.conf").write_text("\n".join(lines) + "\n")
+        file = self.directory / "server.conf"
+        file.write_text("\n".join(lines) + "\n")
+        file.chmod(0o644)  # whatever our umask is, the server's user reads it
 
     def _spawn(self, tool: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         # PG* variables of the caller would redirect the tools to another server.

@@ -71,7 +71,7 @@ def check_patterns(conn: SqlConnection, patterns: TablePatterns) -> Iterator[Che
             yield warn("tables", f"pattern {text!r} matches no table yet")
     if not unknown:
         count = sum(table.selected(patterns) for table in tables if table.kind == "r")
-        yield ok("tables", f"{count} tables match the patterns")
+        yield ok("tables", f"{count} selected by the patterns")
 
 
 def check_trigger(conn: SqlConnection, *, wanted: bool) -> Iterator[Check]:
@@ -121,11 +121,11 @@ def check_publication(conn: SqlConnection, slot: str, patterns: TablePatterns) -
     if missing:
         yield fail(
             "publication",
-            f"{len(missing)} selected tables are not in it: {', '.join(missing[:5])}",
+            f"selected, but not in it: {', '.join(missing)}",
             "Run: pgtide init",
         )
     else:
-        yield ok("publication", f"{' and '.join(names)} cover the selected tables")
+        yield ok("publication", f"the selected tables are in {' and '.join(names)}")
     current = fingerprint(conn, [slot])[slot]
     if not current["all_tables"] and not current["schemas"]:
         yield warn(

@@ -218,16 +218,18 @@ def _listed(
 def _broad(
     conn: SqlConnection, slot: str, patterns: TablePatterns, version: int
 ) -> tuple[Publication | None, str]:
-    """The widest scope that the patterns call for and the role may create."""
-    if not may_publish_everything(conn):
-        return None, f"a list, because this role may not create FOR ALL TABLES: {LATER}"
+    """The widest scope that the patterns call for, if it is there or the role may create it."""
+    broad = Publication(slot, "all")
     schemas = patterns.schemas()
-    if schemas is None or version < 150_000:
-        return Publication(slot, "all"), ""
-    rows = conn.execute("SELECT nspname FROM pg_namespace WHERE nspname = ANY(%s)", [list(schemas)])
-    if {name for (name,) in rows} != schemas:
-        return Publication(slot, "all"), ""  # a schema that does not exist yet
-    return Publication(slot, "schemas", schemas=tuple(sorted(schemas))), ""
+    if schemas is not None and version >= 150_000:
+        query = "SELECT nspname FROM pg_namespace WHERE nspname = ANY(%s)"
+        existing = {name for (name,) in conn.execute(query, [list(schemas)])}
+        if existing == schemas:  # otherwise one of them is still to come
+            broad = Publication(slot, "schemas", schemas=tuple(sorted(schemas)))
+    current = fingerprint(conn, [slot]).get(slot)
+    if (current and matches(broad, current, version)) or may_publish_everything(conn):
+        return broad, ""
+    return None, f"a list, because this role may not create FOR ALL TABLES: {LATER}"
 
 
 def _entries(patterns: TablePatterns, wanted: Sequence[TableIdentity]) -> list[TableIdentity]:

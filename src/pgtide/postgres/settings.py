@@ -3,6 +3,7 @@
 One row per slot, key ``slot/<name>``: the publications that belong to it and
 how they looked when ``init`` made them. Capture compares; the DDL trigger looks
 there to know which publications are ours; ``destroy`` removes what it names.
+Key ``start/<name>``: where the slot began, by which an unused one is known.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pgtide.position import Lsn
 from pgtide.postgres.connection import SqlConnection
 
 FORMAT = 1
@@ -65,6 +67,27 @@ def read_slot_settings(conn: SqlConnection, slot: str) -> SlotSettings | None:
         fingerprint=value["fingerprint"],
         keyless=value["keyless"],
         tables=tuple(value["tables"]),
+    )
+
+
+def start_key(slot: str) -> str:
+    """The key of the row that holds where the slot began."""
+    return f"start/{slot}"
+
+
+def read_start(conn: SqlConnection, slot: str) -> Lsn | None:
+    """Where the slot began; None when nobody wrote it down."""
+    value = read_value(conn, start_key(slot))
+    return Lsn.parse(value) if value else None
+
+
+def write_start(conn: SqlConnection, slot: str, start: Lsn) -> None:
+    """Remember where the slot began, if this role may: it only helps after a crash."""
+    conn.execute(
+        "INSERT INTO pgtide.settings (key, value) SELECT %s, to_jsonb(%s::text)"
+        " WHERE has_table_privilege('pgtide.settings', 'INSERT, UPDATE')"
+        " ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+        [start_key(slot), str(start)],
     )
 
 

@@ -30,8 +30,15 @@ from pgtide.postgres.preconditions import (
 from pgtide.postgres.publication import Choice, choose
 from pgtide.postgres.record import publication_step
 from pgtide.postgres.rights import may_create_event_trigger, read_role
-from pgtide.postgres.settings import SCHEMA_SQL, settings_exist
-from pgtide.postgres.slot import PLUGIN, SlotCreation, SlotState, creation_sql, read_slot
+from pgtide.postgres.settings import SCHEMA_SQL, read_start, settings_exist, write_start
+from pgtide.postgres.slot import (
+    PLUGIN,
+    SlotCreation,
+    SlotState,
+    creation_sql,
+    drop_slot,
+    read_slot,
+)
 from pgtide.postgres.step import Step
 from pgtide.shape import Shape
 
@@ -55,30 +62,31 @@ class InitResult:
 
 
 def init(config: Config, *, dry_run: bool = False, log: LogSource | None = None) -> InitResult:
-    """Prepare the source; with ``dry_run`` only say how."""
+    """Prepare the source; with ``dry_run`` only say how. ``log`` is the one that exists."""
     source = config.source
     with (
         connect(source.url.reveal(), application_name="pgtide init") as own,
         connect(source.admin.reveal(), application_name="pgtide init") as conn,
     ):
-        server = read_server(conn)
-        check_same_server(server, read_server(own))
-        check_log(server, source.slot, read_slot(conn, source.slot), log)
-        steps = plan(conn, config, read_role(own).name)
-        found = InitResult(
-            steps=tuple(steps),
-            slot=source.slot,
-            database=server.database,
-            system_identifier=server.system_identifier,
-            timeline=server.timeline,
-        )
-        if dry_run:
-            return found
-        for step in steps:
-            apply(conn, step)
-        if read_slot(conn, source.slot).exists:
-            return found
-        return _create_slot(conn, source, server, found)
+        try:
+            server = read_server(conn)
+            check_same_server(server, read_server(own))
+            check_log(server, source.slot, read_slot(conn, source.slot), log)
+            steps = plan(conn, config, read_role(own).name)
+            found = InitResult(
+                steps=tuple(steps),
+                slot=source.slot,
+                database=server.database,
+                system_identifier=server.system_identifier,
+                timeline=server.timeline,
+            )
+            if dry_run:
+                return found
+            for step in steps:
+                apply(conn, step)
+            return _ensure_slot(conn, source, server, found, fresh_log=log is None)
+        except psycopg.Error as exc:
+            raise translate(exc) from exc
 
 
 def plan(conn: SqlConnection, config: Config, role: str) -> list[Step]:
@@ -88,17 +96,17 @@ def plan(conn: SqlConnection, config: Config, role: str) -> list[Step]:
     check_server(server)
     patterns = TablePatterns(source.tables)
     check_patterns(conn, patterns)
-    steps = [*_role_steps(conn, role), *_schema_steps(conn)]
-    trigger = _trigger_steps(conn, source)
-    steps += trigger
-    steps += _grant_steps(conn, role, bool(trigger) and not trigger[-1].note)
+    installed = ddl_trigger.read_state(conn)
+    trigger = _trigger_step(conn, source, installed)
+    steps = [*_role_steps(conn, role), _schema_step(conn, trusted=not installed.missing), trigger]
+    steps += _grant_steps(conn, role, with_secret=not trigger.note)
     choice = choose(
         conn,
         source.slot,
         patterns,
         keyless=source.keyless,
         version=server.version,
-        guarded=not any(step.note for step in trigger),
+        guarded=not trigger.note,
     )
     steps += [
         Step("identity", f"REPLICA IDENTITY FULL for {table.name}", (table.alter,))
@@ -142,34 +150,35 @@ def _role_steps(conn: SqlConnection, role: str) -> list[Step]:
     return [Step("role", f"role {role} may replicate", statements, done=facts.replication)]
 
 
-def _schema_steps(conn: SqlConnection) -> list[Step]:
+def _schema_step(conn: SqlConnection, *, trusted: bool) -> Step:
     row = conn.execute(
         "SELECT r.rolname, r.rolsuper OR pg_has_role(r.oid, 'USAGE')"
         " FROM pg_namespace n JOIN pg_roles r ON r.oid = n.nspowner WHERE n.nspname = 'pgtide'"
     ).fetchone()
-    # Who owns the schema could read the secret and replace the functions in it.
-    if row is not None and not row[1]:
+    # Who owns the schema could read the secret and replace the functions in it. Where the event
+    # triggers are installed, somebody who may do more than that has chosen it.
+    if row is not None and not row[1] and not trusted:
         raise SourceError(
             f"schema pgtide belongs to {row[0]}",
             detail="Its owner could sign DDL messages; pgtide does not use a schema of others.",
             hint=f"Connect as {row[0]} in source.admin_url, or drop the schema.",
         )
     done = settings_exist(conn)
-    return [Step("schema", "schema pgtide with table settings", (SCHEMA_SQL,), done=done)]
+    return Step("schema", "schema pgtide with table settings", (SCHEMA_SQL,), done=done)
 
 
-def _trigger_steps(conn: SqlConnection, source: Source) -> list[Step]:
+def _trigger_step(conn: SqlConnection, source: Source, installed: ddl_trigger.TriggerState) -> Step:
     lost = "DDL is not captured: shapes follow the data, a rename looks like drop and add"
     if not source.ddl:
-        return [Step("ddl", f"source.ddl is off, so {lost}", note=True)]
-    if ddl_trigger.read_state(conn).complete:
-        return [Step("ddl", "DDL event triggers", (ddl_trigger.script(),), done=True)]
-    if not may_create_event_trigger(conn):
-        return [Step("ddl", f"this role may not create event triggers: {lost}", note=True)]
-    return [Step("ddl", "DDL event triggers", (ddl_trigger.script(),))]
+        return Step("ddl", f"source.ddl is off, so {lost}", note=True)
+    if not installed.complete and not may_create_event_trigger(conn):
+        return Step("ddl", f"this role may not create event triggers: {lost}", note=True)
+    return Step("ddl", "DDL event triggers", (ddl_trigger.script(),), done=installed.complete)
 
 
-def _grant_steps(conn: SqlConnection, role: str, with_secret: bool) -> list[Step]:
+def _grant_steps(conn: SqlConnection, role: str, *, with_secret: bool) -> list[Step]:
+    if read_role(conn, role).superuser:
+        return []
     tables = ["pgtide.settings", "pgtide.secret"] if with_secret else ["pgtide.settings"]
     row = conn.execute(
         """
@@ -219,6 +228,19 @@ def _slot_step(slot: SlotState, server: ServerFacts) -> Step:
     return Step("slot", f"replication slot {slot.name}", (f"{statement};",), done=slot.exists)
 
 
+def _ensure_slot(
+    conn: SqlConnection, source: Source, server: ServerFacts, found: InitResult, *, fresh_log: bool
+) -> InitResult:
+    slot = read_slot(conn, source.slot)
+    if slot.exists:
+        if not fresh_log or slot.confirmed_flush_lsn != read_start(conn, slot.name):
+            return found
+        # Made by a script, or by a run that was interrupted, and never used: made again,
+        # because only its own snapshot shows the layouts that are true where it begins.
+        drop_slot(conn, slot.name)
+    return _create_slot(conn, source, server, found)
+
+
 def _create_slot(
     conn: SqlConnection, source: Source, server: ServerFacts, found: InitResult
 ) -> InitResult:
@@ -229,6 +251,7 @@ def _create_slot(
         failover=server.version >= FAILOVER_VERSION,
     )
     with creation as created:
+        write_start(conn, source.slot, created.consistent_point)
         baseline = _read_baseline(conn, created.snapshot, created.consistent_point)
     return replace(
         found,

@@ -17,6 +17,7 @@ from pgtide.postgres.connection import (
     run,
     translate,
 )
+from pgtide.postgres.settings import start_key
 
 PLUGIN = "pgoutput"
 
@@ -127,10 +128,17 @@ class SlotCreation:
 
 
 def creation_sql(slot: str, *, failover: bool) -> str:
-    """The SQL function call that creates the same slot without a snapshot."""
+    """The same in plain SQL, for a script: without a snapshot, but with a note where it began."""
     more = ", failover => true" if failover else ""
-    template = sql.SQL("SELECT pg_create_logical_replication_slot({}, {}" + more + ")")
-    return template.format(sql.Literal(slot), sql.Literal(PLUGIN)).as_string(None)
+    template = sql.SQL(
+        "INSERT INTO pgtide.settings (key, value)\n"
+        "SELECT {}, to_jsonb(lsn::text) FROM pg_create_logical_replication_slot({}, {}"
+        + more
+        + ")\nON CONFLICT (key) DO UPDATE SET value = excluded.value"
+    )
+    return template.format(
+        sql.Literal(start_key(slot)), sql.Literal(slot), sql.Literal(PLUGIN)
+    ).as_string(None)
 
 
 def drop_slot(conn: SqlConnection, slot: str) -> None:

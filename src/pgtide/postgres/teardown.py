@@ -19,7 +19,7 @@ from pgtide.postgres.connection import SqlConnection, connect, translate
 from pgtide.postgres.ddl_trigger import TRIGGERS
 from pgtide.postgres.publication import drop_sql, publication_names
 from pgtide.postgres.rights import read_role
-from pgtide.postgres.settings import read_slot_settings, recorded_slots, slot_key
+from pgtide.postgres.settings import read_slot_settings, recorded_slots, slot_key, start_key
 from pgtide.postgres.slot import PLUGIN, capture_pids, drop_slot, read_slot, refuse_while_captured
 
 FORCE_TIMEOUT_S = 10.0
@@ -100,7 +100,8 @@ def _remove_publications(conn: SqlConnection, slot: str) -> list[str]:
 def _remove_schema(conn: SqlConnection, slot: str) -> list[str]:
     slots = recorded_slots(conn)
     if slot in slots:
-        conn.execute("DELETE FROM pgtide.settings WHERE key = %s", [slot_key(slot)])
+        keys = [slot_key(slot), start_key(slot)]
+        conn.execute("DELETE FROM pgtide.settings WHERE key = ANY(%s)", [keys])
     others = [name for name in slots if name != slot]
     if others:
         return [f"settings of slot {slot}; schema pgtide stays for slot {', '.join(others)}"]

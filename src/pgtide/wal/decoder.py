@@ -166,7 +166,8 @@ class Decoder:
     def _prepare(self, chunk: Chunk) -> Workspace:
         size = int(chunk.ends[chunk.count - 1]) if chunk.count else 0
         if self._workspace.capacity < size or self._workspace.room < chunk.count:
-            self._workspace = Workspace(size, chunk.count)
+            # Half as much again, so that chunks growing little by little do not cost each time.
+            self._workspace = Workspace(size + size // 2, chunk.count + chunk.count // 2)
         state = self._state
         state[k.ROWS] = state[k.COMPLETE] = state[k.PATCH] = state[k.UNCHANGED] = 0
         state[k.BEFORE_VALUES : k.AFTER_BYTES + 1] = 0

@@ -10,6 +10,9 @@ Message layout: PostgreSQL manual, "Logical Replication Message Formats",
 protocol version 1 with text values.
 """
 
+# Types below are numba's: its integers are not Python's, and it compiles what it is given.
+# mypy: disable-error-code="return-value, no-any-return, misc"
+
 from __future__ import annotations
 
 from typing import Any, NamedTuple
@@ -108,7 +111,10 @@ class Rows(NamedTuple):
 
 def compiled(function: Any) -> Any:
     """Compile on first use, keep the machine code on disk, run without the GIL."""
-    return njit(cache=True, nogil=True, boundscheck=False)(function)
+    try:
+        return njit(cache=True, nogil=True)(function)
+    except RuntimeError:  # neither the package nor the user's cache can be written
+        return njit(nogil=True)(function)
 
 
 @compiled

@@ -7,6 +7,8 @@ never written are never allocated.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -52,19 +54,11 @@ class Workspace:
         """Make room for twice as many rows, keeping what is there."""
         self.room *= 2
         for name in ("before", "after"):
-            side = getattr(self, name)
-            setattr(
-                self,
-                name,
-                side._replace(rows=_grown(side.rows), sent=_grown(side.sent)),
-            )
-        self.rows = self.rows._replace(
-            **{
-                field: _grown(getattr(self.rows, field))
-                for field in self.rows._fields
-                if field != "unchanged"
-            }
-        )
+            side: k.Side = getattr(self, name)
+            setattr(self, name, side._replace(rows=_grown(side.rows), sent=_grown(side.sent)))
+        per_row: dict[str, Any] = self.rows._asdict()
+        del per_row["unchanged"]
+        self.rows = self.rows._replace(**{name: _grown(array) for name, array in per_row.items()})
 
     def plain_row(self, state: k.Ints, op: int, slot: int, payload: str | None) -> None:
         """Append a row that has no tuples."""
@@ -85,7 +79,7 @@ class Workspace:
             [
                 pa.array(rows.lsn[:n].copy()),
                 pa.array(rows.seq[:n].copy()),
-                pa.array(rows.xid[:n].copy()),
+                _xids(rows.xid[:n]),
                 _timestamps(rows.committed_at[:n]),
                 pa.array(rows.op[:n].copy()),
                 pa.array(rows.slot[:n].copy()),
@@ -98,7 +92,7 @@ class Workspace:
             schema=DECODED_SCHEMA,
         )
 
-    def _payload_column(self, n: int) -> pa.Array:
+    def _payload_column(self, n: int) -> pa.Array[Any]:
         if not self.payloads:
             return pa.nulls(n, pa.string())
         return pa.array([self.payloads.get(row) for row in range(n)], pa.string())
@@ -130,31 +124,40 @@ def _rows(capacity: int, room: int) -> k.Rows:
     )
 
 
-def _grown(array: NDArray[np.generic]) -> NDArray[np.generic]:
+def _grown(array: NDArray[Any]) -> NDArray[Any]:
     bigger = np.empty(2 * len(array), array.dtype)
     bigger[: len(array)] = array
     return bigger
 
 
-def _timestamps(values: k.Ints) -> pa.Array:
+def _xids(values: k.Ints) -> pa.Array[Any]:
+    missing = values == 0  # no transaction
+    return pa.array(values.copy(), mask=missing if missing.any() else None)
+
+
+def _timestamps(values: k.Ints) -> pa.Array[Any]:
     micros = values + _EPOCH_US
     missing = values == NO_TIME
     mask = missing if missing.any() else None
     return pa.array(micros, pa.int64(), mask=mask).cast(pa.timestamp("us", tz="UTC"))
 
 
+def _buffer(array: NDArray[Any]) -> pa.Buffer:
+    return pa.py_buffer(array.data)
+
+
 def _bits(flags: k.Bytes) -> pa.Buffer | None:
     """A validity bitmap, None when everything is valid."""
     if flags.all():
         return None
-    return pa.py_buffer(np.packbits(flags, bitorder="little"))
+    return _buffer(np.packbits(flags, bitorder="little"))
 
 
-def _texts(side: k.Side, n: int, values: int, size: int) -> pa.Array:
+def _texts(side: k.Side, n: int, values: int, size: int) -> pa.Array[Any]:
     texts = pa.StringArray.from_buffers(
         values,
-        pa.py_buffer(side.offsets[: values + 1].copy()),
-        pa.py_buffer(side.data[:size].copy()),
+        _buffer(side.offsets[: values + 1].copy()),
+        _buffer(side.data[:size].copy()),
         _bits(side.valid[:values]),
     )
     try:
@@ -168,12 +171,12 @@ def _texts(side: k.Side, n: int, values: int, size: int) -> pa.Array:
     return pa.ListArray.from_buffers(
         TEXT_LIST,
         n,
-        [_bits(side.sent[:n]), pa.py_buffer(side.rows[: n + 1].copy())],
+        [_bits(side.sent[:n]), _buffer(side.rows[: n + 1].copy())],
         children=[texts],
     )
 
 
-def _indexes(rows: k.Rows, n: int, count: int) -> pa.Array:
+def _indexes(rows: k.Rows, n: int, count: int) -> pa.Array[Any]:
     if count == 0:
         return pa.nulls(n, INT_LIST)
     offsets = rows.unchanged_rows[: n + 1].copy()
@@ -181,6 +184,6 @@ def _indexes(rows: k.Rows, n: int, count: int) -> pa.Array:
     return pa.ListArray.from_buffers(
         INT_LIST,
         n,
-        [_bits(sent), pa.py_buffer(offsets)],
+        [_bits(sent), _buffer(offsets)],
         children=[pa.array(rows.unchanged[:count].copy(), pa.int32())],
     )

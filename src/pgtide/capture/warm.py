@@ -1,0 +1,43 @@
+"""``python -m pgtide.capture.warm``: compile once, so that no capture has to.
+
+Compiled code is kept on disk next to the modules; this fills that cache. It is
+part of installing, and harmless to run again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+from pgtide.capture import libpq
+from pgtide.position import Lsn
+from pgtide.wal.decoder import Chunk, Decoder, LoggedMessage, Slot
+from pgtide.wal.messages import LogicalMessage, Relation, TypeName
+
+
+class _NoTables:
+    def relation(self, relation: Relation, lsn: Lsn) -> tuple[Slot, int] | None:
+        return None
+
+    def type_name(self, message: TypeName) -> None:
+        return None
+
+    def message(self, message: LogicalMessage, xid: int) -> LoggedMessage | None:
+        return LoggedMessage("message", "{}")
+
+
+def warm() -> None:
+    """Compile everything that a capture calls."""
+    message = np.frombuffer(b"M\0" + (8).to_bytes(8, "big") + b"p\0\0\0\0\0", np.uint8).copy()
+    bounds = np.array([0], np.int64), np.array([len(message)], np.int64)
+    Decoder(_NoTables(), resume=Lsn(0)).decode(Chunk(message, *bounds, 1))
+    state, cell = np.zeros(libpq.STATE_SIZE, np.int64), np.zeros(1, np.int64)
+    arguments = (1, 1, 1, 1, cell, True, message, *bounds, state)
+    typeof: Any = numba.typeof
+    libpq.drain.compile(tuple(typeof(argument) for argument in arguments))
+
+
+if __name__ == "__main__":
+    warm()

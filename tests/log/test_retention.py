@@ -1,0 +1,159 @@
+"""Retention, clean-up and orphans: what goes, what stays, and for whom."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from pgtide.errors import ConfigError, LogError
+from pgtide.log.compaction import compact
+from pgtide.log.maintenance import checkpoint
+from pgtide.log.readers import forget_reader, list_readers, slowest, update_reader
+from pgtide.log.retention import clean, oldest_day, retain, sweep
+from pgtide.log.snapshot import open_table
+from pgtide.position import Lsn, Position
+
+SECOND = date(2026, 3, 2)
+
+
+def _data_files(log: Any) -> set[str]:
+    return {str(p.relative_to(log.changes.local)) for p in log.changes.local.glob("day=*/*")}
+
+
+def _commit_files(log: Any) -> list[int]:
+    return sorted(int(p.name[:20]) for p in log.changes.local.glob("_delta_log/*.json"))
+
+
+def _two_days(log: Any, day_later: datetime) -> None:
+    log.commit_each(3)
+    log.commit_each(3, first=2000, committed_at=day_later)
+
+
+def test_old_days_go_and_the_log_says_from_where_it_is_complete(
+    small_log: Any, day_later: Any
+) -> None:
+    _two_days(small_log, day_later)
+    table = open_table(small_log.changes)
+    assert retain(small_log.changes, table, [], SECOND) == 3
+    assert retain(small_log.changes, table, [], SECOND) == 0
+    snapshot = small_log.open().snapshot()
+    assert snapshot.complete_from == Lsn(1021)
+    assert small_log.positions()[0] == (2000, 0)
+    small_log.append([{"lsn": 3000, "committed_at": day_later}])  # by a handle that missed it
+
+
+def test_the_slowest_reader_holds_days_back(small_log: Any, day_later: Any) -> None:
+    _two_days(small_log, day_later)
+    update_reader(small_log.storage, "lake", 1, Position(Lsn(1010), 1))
+    table = open_table(small_log.changes)
+    assert retain(small_log.changes, table, list_readers(small_log.storage), SECOND) == 1
+    assert small_log.open().snapshot().complete_from == Lsn(1001)
+    forget_reader(small_log.storage, "lake")
+    assert retain(small_log.changes, table, list_readers(small_log.storage), SECOND) == 2
+
+
+def test_what_remains_is_whole_although_clocks_are_not_exact(
+    small_log: Any, day_later: Any
+) -> None:
+    small_log.append([{"lsn": 1000}])
+    small_log.append([{"lsn": 1010, "committed_at": day_later}])
+    small_log.append([{"lsn": 1020}])  # committed a moment before midnight, logged after
+    assert retain(small_log.changes, open_table(small_log.changes), [], SECOND) == 1
+    assert small_log.positions() == [(1010, 0), (1020, 0)]
+
+
+def test_each_row_lives_at_least_as_long_as_retention_says() -> None:
+    now = datetime(2026, 3, 8, 0, 30, tzinfo=UTC)
+    assert oldest_day(timedelta(days=7).total_seconds(), now) == date(2026, 3, 1)
+    assert oldest_day(3600, now) == date(2026, 3, 7)
+
+
+def test_clean_removes_expired_versions_with_their_files(small_log: Any) -> None:
+    small_log.commit_each(32)
+    table = open_table(small_log.changes)
+    compact(small_log.changes, table, Position(Lsn(10**9)))
+    checkpoint(small_log.changes, table)
+    small_log.commit_each(2, first=5000)
+    before = small_log.positions()
+    assert len(_data_files(small_log)) == 35
+    assert clean(small_log.changes, [], keep=3600) == 0
+    assert clean(small_log.changes, [], keep=3600, now=time.time() + 4000) == 33
+    # The commit of the compaction is kept with its checkpoint, and so are the files it removed.
+    assert _commit_files(small_log) == [33, 34, 35]
+    assert small_log.positions() == before
+    table.update_incremental()
+    checkpoint(small_log.changes, table)
+    clean(small_log.changes, [], keep=0, now=time.time() + 1)
+    assert len(_data_files(small_log)) == 3
+    assert _commit_files(small_log) == [35]
+    assert small_log.positions() == before
+    small_log.append([{"lsn": 9000}])
+
+
+def test_clean_keeps_what_the_slowest_reader_may_need(small_log: Any) -> None:
+    table = open_table(small_log.changes)
+    for round_ in range(3):
+        small_log.commit_each(4, first=1000 * (round_ + 1))
+        table.update_incremental()
+        checkpoint(small_log.changes, table)
+    update_reader(small_log.storage, "slow", 9, Position(Lsn(0)))
+    update_reader(small_log.storage, "fast", 12, Position(Lsn(5000)))
+    clean(small_log.changes, list_readers(small_log.storage), keep=0, now=time.time() + 1)
+    assert _commit_files(small_log) == list(range(8, 13))
+
+
+def test_a_checkpoint_cut_short_by_a_crash_is_not_relied_on(small_log: Any) -> None:
+    table = open_table(small_log.changes)
+    small_log.commit_each(4)
+    table.update_incremental()
+    version = checkpoint(small_log.changes, table)
+    path = small_log.changes.local / f"_delta_log/{version:020d}.checkpoint.parquet"
+    path.write_bytes(path.read_bytes()[:-100])
+    small_log.commit_each(1, first=2000)
+    assert clean(small_log.changes, [], keep=0, now=time.time() + 1) == 0
+
+
+def test_files_that_no_commit_names_are_swept(small_log: Any) -> None:
+    small_log.commit_each(2)
+    committed = _data_files(small_log)
+    orphan = small_log.changes.local / "day=2026-03-01/orphan.parquet"
+    orphan.write_bytes(b"written, then killed before the commit")
+    part = small_log.changes.local / "day=2026-03-01/part.parquet"
+    part.write_bytes(b"part of a transaction that is still coming")
+    assert sweep(small_log.changes) == 0, "young files may be about to be committed"
+    os.utime(orphan, (0, 0))
+    os.utime(part, (0, 0))
+    assert sweep(small_log.changes, in_use=["day=2026-03-01/part.parquet"]) == 1
+    assert _data_files(small_log) == {*committed, "day=2026-03-01/part.parquet"}
+
+
+def test_a_file_that_was_just_replaced_is_no_orphan(small_log: Any) -> None:
+    small_log.commit_each(32)
+    compact(small_log.changes, open_table(small_log.changes), Position(Lsn(10**9)))
+    assert sweep(small_log.changes, keep=0, now=time.time() + 1) == 0
+    assert len(_data_files(small_log)) == 33
+
+
+def test_readers_by_name(small_log: Any) -> None:
+    log = small_log.storage
+    assert list_readers(log) == []
+    assert slowest([]) is None
+    update_reader(log, "lake", 5, Position(Lsn(100), 2))
+    update_reader(log, "kafka", 9, Position(Lsn(90)))
+    update_reader(log, "lake", 6, Position(Lsn(110), 0))
+    lake = next(r for r in list_readers(log) if r.name == "lake")
+    assert (lake.version, lake.position) == (6, Position(Lsn(110), 0))
+    assert slowest(list_readers(log)) == (6, Position(Lsn(90)))
+    with pytest.raises(ConfigError, match="reader name"):
+        update_reader(log, "../x", 1, Position(Lsn(1)))
+
+
+def test_a_readers_file_that_makes_no_sense_stops_maintenance(small_log: Any) -> None:
+    update_reader(small_log.storage, "lake", 5, Position(Lsn(100), 2))
+    (small_log.storage.local / "readers/lake.json").write_text("{}")
+    with pytest.raises(LogError, match="cannot be understood"):
+        list_readers(small_log.storage)
