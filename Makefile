@@ -36,7 +36,7 @@ format: .venv/.installed-dev  ## Format the code and correct what can be correct
 	$(BIN)/ruff format .
 
 docs: .venv/.installed-dev  ## Write the reference pages from the code
-	$(BIN)/python docs/reference.py
+	$(BIN)/python scripts/reference.py
 
 bench-capture: setup  ## Time to drain a slot, against pg_recvlogical
 	$(BIN)/python -m benchmarks.capture

@@ -1,3 +1,3 @@
 """Fixtures live in plugins, one file per thing they provide."""
 
-pytest_plugins = ["tests.fixtures.postgres"]
+pytest_plugins = ["tests.fixtures.capture", "tests.fixtures.postgres"]

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPT = Path(__file__).parents[2] / "docs" / "reference.py"
+SCRIPT = Path(__file__).parents[2] / "scripts" / "reference.py"
 
 
 def test_reference_pages_are_up_to_date() -> None:

@@ -123,7 +123,10 @@ def test_the_number_of_files_stays_small(small_log: Any) -> None:
         while run := plan(replace(snapshot, files=tuple(files)), Position(Lsn(10**9))):
             old = [file for unit in run for file in unit.files]
             merged = replace(
-                old[0], size=sum(f.size for f in old), rows=sum(f.rows for f in old), high=old[-1].high
+                old[0],
+                size=sum(f.size for f in old),
+                rows=sum(f.rows for f in old),
+                high=old[-1].high,
             )
             files = sorted({*files, merged} - set(old), key=lambda file: file.low)
             rewritten += merged.rows
@@ -165,7 +168,9 @@ def test_no_run_goes_over_its_limits(small_log: Any, monkeypatch: pytest.MonkeyP
 def test_rows_around_midnight_stay_in_order(small_log: Any, day_later: Any) -> None:
     late = day_later - timedelta(hours=13)
     small_log.append([{"lsn": 1000}, {"lsn": 1010, "committed_at": day_later}])
-    small_log.append([{"lsn": 1020, "committed_at": late}, {"lsn": 1030, "committed_at": day_later}])
+    small_log.append(
+        [{"lsn": 1020, "committed_at": late}, {"lsn": 1030, "committed_at": day_later}]
+    )
     before = small_log.positions()
     _compact_all(small_log, everything=True)
     assert small_log.positions() == before == [(1000, 0), (1010, 0), (1020, 0), (1030, 0)]

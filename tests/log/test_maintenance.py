@@ -46,7 +46,7 @@ def test_retention_runs_by_itself(small_log: Any) -> None:
     now = 0.0
     upkeep = Maintenance(small_log.path, None, 86_400.0, clock=lambda: now)
     small_log.commit_each(3)  # years old by now
-    now += maintenance.CLEAN_SECONDS
+    now += maintenance.RETAIN_SECONDS
     assert upkeep.run_once().files_dropped == 3
 
 
@@ -62,6 +62,9 @@ def test_writer_follower_and_maintenance_together(
 ) -> None:
     """Everything at once, with clean-up far more eager than in real life."""
     monkeypatch.setattr("pgtide.log.compaction.TIER_UNITS", (4, 2, 2, 2, 2))
+    monkeypatch.setattr("pgtide.log.retention.KEEP_VERSIONS", 10)
+    monkeypatch.setattr("pgtide.log.retention.KEEP_VERSION_SECONDS", 0.5)
+    monkeypatch.setattr("pgtide.log.retention.KEEP_FILES", 2.0)
     expected = [(lsn, seq) for lsn in range(1000, 1150) for seq in (0, 1)]
     done = threading.Event()
     seen: list[tuple[int, int]] = []
@@ -94,8 +97,7 @@ def test_writer_follower_and_maintenance_together(
             end = small_log.open().end
             compact(small_log.changes, table, end)
             checkpoint(small_log.changes, table)
-            # Two seconds stand for the hour that replaced versions are kept.
-            clean(small_log.changes, [], keep=2)
+            clean(small_log.changes, [])
 
     threads = [guarded(follow), guarded(maintain), guarded(write)]
     deadline = time.monotonic() + 60
@@ -109,7 +111,10 @@ def test_writer_follower_and_maintenance_together(
     assert small_log.positions() == expected
 
 
-def test_a_follower_that_clean_up_overtook_goes_on(small_log: Any) -> None:
+def test_a_follower_that_clean_up_overtook_goes_on(
+    small_log: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgtide.log.retention.KEEP_VERSIONS", 0)
     small_log.commit_each(2)
     events = small_log.open().events(follow=True)
     seen = [next(events).position for _ in range(4)]
@@ -117,7 +122,7 @@ def test_a_follower_that_clean_up_overtook_goes_on(small_log: Any) -> None:
     table = open_table(small_log.changes)
     compact(small_log.changes, table, Position(Lsn(10**9)), everything=True)
     checkpoint(small_log.changes, table)
-    clean(small_log.changes, [], keep=0, now=time.time() + 1)
+    assert clean(small_log.changes, [], now=time.time() + 60) > 0
     seen += [next(events).position for _ in range(60)]
     assert [(int(p.lsn), p.seq) for p in seen] == small_log.positions()
 

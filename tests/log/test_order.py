@@ -42,7 +42,13 @@ def _write(root: Path, rows: list[tuple[int, int]], group: int) -> DataFile:
     path = f"{next(_names)}.parquet"
     table = pa.Table.from_pylist(
         [
-            {"lsn": lsn, "seq": seq, "schema": "public", "table": f"t{lsn % 3}", "after": [str(seq)]}
+            {
+                "lsn": lsn,
+                "seq": seq,
+                "schema": "public",
+                "table": f"t{lsn % 3}",
+                "after": [str(seq)],
+            }
             for lsn, seq in rows
         ],
         schema=FILE_SCHEMA,

@@ -103,7 +103,9 @@ def test_start_and_tables(small_log: Any) -> None:
     small_log.append([{"lsn": 1000, "seq": seq} for seq in range(4)])
     small_log.append([{"lsn": 1010, "table": "events", "shape": 2, "after": ["1", None]}])
     log = small_log.open()
-    some = [e.position.seq for e in log.events(Position(Lsn(1000), 2), tables=TablePatterns(["orders"]))]
+    some = [
+        e.position.seq for e in log.events(Position(Lsn(1000), 2), tables=TablePatterns(["orders"]))
+    ]
     assert some == [2, 3]
     assert [e.table for e in log.events(tables=TablePatterns(["*.*", "!orders"]))] == ["events"]
     assert list(log.events(log.end)) == []

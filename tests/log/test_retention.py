@@ -72,28 +72,43 @@ def test_each_row_lives_at_least_as_long_as_retention_says() -> None:
     assert oldest_day(3600, now) == date(2026, 3, 7)
 
 
-def test_clean_removes_expired_versions_with_their_files(small_log: Any) -> None:
+@pytest.fixture
+def few_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgtide.log.retention.KEEP_VERSIONS", 0)
+
+
+@pytest.mark.usefixtures("few_versions")
+def test_clean_removes_versions_first_and_their_files_later(small_log: Any) -> None:
     small_log.commit_each(32)
     table = open_table(small_log.changes)
     compact(small_log.changes, table, Position(Lsn(10**9)))
-    checkpoint(small_log.changes, table)
     small_log.commit_each(2, first=5000)
-    before = small_log.positions()
-    assert len(_data_files(small_log)) == 35
-    assert clean(small_log.changes, [], keep=3600) == 0
-    assert clean(small_log.changes, [], keep=3600, now=time.time() + 4000) == 33
-    # The commit of the compaction is kept with its checkpoint, and so are the files it removed.
-    assert _commit_files(small_log) == [33, 34, 35]
-    assert small_log.positions() == before
     table.update_incremental()
     checkpoint(small_log.changes, table)
-    clean(small_log.changes, [], keep=0, now=time.time() + 1)
-    assert len(_data_files(small_log)) == 3
+    before = small_log.positions()
+    assert clean(small_log.changes, []) == 0, "versions may still be in use"
+    assert clean(small_log.changes, [], now=time.time() + 20) == 35
     assert _commit_files(small_log) == [35]
+    assert len(_data_files(small_log)) == 35, "someone may be reading the files"
+    assert sweep(small_log.changes, keep=0, now=time.time() + 1) == 0
     assert small_log.positions() == before
     small_log.append([{"lsn": 9000}])
+    clean(small_log.changes, [], now=time.time() + 4000)
+    assert len(_data_files(small_log)) == 4
+    assert not list(small_log.changes.local.glob("_removed/*"))
+    assert small_log.positions() == [*before, (9000, 0)]
 
 
+def test_the_newest_versions_stay(small_log: Any) -> None:
+    table = open_table(small_log.changes)
+    small_log.commit_each(5)
+    table.update_incremental()
+    checkpoint(small_log.changes, table)
+    small_log.commit_each(5, first=2000)
+    assert clean(small_log.changes, [], now=time.time() + 10**6) == 0
+
+
+@pytest.mark.usefixtures("few_versions")
 def test_clean_keeps_what_the_slowest_reader_may_need(small_log: Any) -> None:
     table = open_table(small_log.changes)
     for round_ in range(3):
@@ -102,10 +117,11 @@ def test_clean_keeps_what_the_slowest_reader_may_need(small_log: Any) -> None:
         checkpoint(small_log.changes, table)
     update_reader(small_log.storage, "slow", 9, Position(Lsn(0)))
     update_reader(small_log.storage, "fast", 12, Position(Lsn(5000)))
-    clean(small_log.changes, list_readers(small_log.storage), keep=0, now=time.time() + 1)
+    clean(small_log.changes, list_readers(small_log.storage), now=time.time() + 60)
     assert _commit_files(small_log) == list(range(8, 13))
 
 
+@pytest.mark.usefixtures("few_versions")
 def test_a_checkpoint_cut_short_by_a_crash_is_not_relied_on(small_log: Any) -> None:
     table = open_table(small_log.changes)
     small_log.commit_each(4)
@@ -114,7 +130,7 @@ def test_a_checkpoint_cut_short_by_a_crash_is_not_relied_on(small_log: Any) -> N
     path = small_log.changes.local / f"_delta_log/{version:020d}.checkpoint.parquet"
     path.write_bytes(path.read_bytes()[:-100])
     small_log.commit_each(1, first=2000)
-    assert clean(small_log.changes, [], keep=0, now=time.time() + 1) == 0
+    assert clean(small_log.changes, [], now=time.time() + 60) == 0
 
 
 def test_files_that_no_commit_names_are_swept(small_log: Any) -> None:

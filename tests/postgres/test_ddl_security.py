@@ -28,7 +28,7 @@ def key_of(source: PreparedSource) -> bytes:
 
 
 def test_signature_is_hmac_sha256(source: PreparedSource) -> None:
-    source.execute("CREATE TABLE \"Ünï\" (id int PRIMARY KEY); COMMENT ON TABLE \"Ünï\" IS '𝄞'")
+    source.execute('CREATE TABLE "Ünï" (id int PRIMARY KEY); COMMENT ON TABLE "Ünï" IS \'𝄞\'')
     key = key_of(source)
     assert len(key) == 64
     contents = source.contents()

@@ -19,7 +19,6 @@ from pgtide.errors import SlotBusy, SourceError, SourceUnavailable
 from pgtide.position import Lsn
 from pgtide.postgres.connection import (
     SqlConnection,
-    close_replication,
     connect_replication,
     result_error,
     run,
@@ -53,14 +52,14 @@ class LiveSession:
     """One START_REPLICATION and the receiver behind it."""
 
     def __init__(self, url: str, stream: Stream, start: Lsn) -> None:
-        self._pgconn = connect_replication(url, application_name="pgtide capture")
+        self._conn = connect_replication(url, application_name="pgtide capture")
         try:
-            run(self._pgconn, "SET synchronous_commit = off")
+            run(self._conn, "SET synchronous_commit = off")
             self._start(stream, start)
         except BaseException:
-            close_replication(self._pgconn)
+            self._conn.close()
             raise
-        self.receiver = Receiver(self._pgconn, streaming=True, confirmed=start)
+        self.receiver = Receiver(self._conn.pgconn, streaming=True, confirmed=start)
 
     def _start(self, stream: Stream, start: Lsn) -> None:
         options = ", ".join(
@@ -73,7 +72,7 @@ class LiveSession:
         deadline = time.monotonic() + SLOT_BUSY_RETRIES_S
         while True:
             try:
-                result = run(self._pgconn, command)
+                result = run(self._conn, command)
                 break
             except SlotBusy:
                 # Our own walsender of a moment ago may not have let go yet.
@@ -86,7 +85,7 @@ class LiveSession:
     def close(self) -> None:
         """End the session; the slot is free as soon as the server notices."""
         self.receiver.stop()
-        close_replication(self._pgconn)
+        self._conn.close()
 
 
 class BulkSession:

@@ -43,7 +43,8 @@ FINISHED = 2
 BROKEN = 3
 MALFORMED = 4
 
-_COPY_HEADER_BYTES = 19  # signature, flags, length of an empty extension area
+# Binary COPY begins with its signature, no flags and an empty extension area.
+_COPY_HEADER = np.frombuffer(b"PGCOPY\n\xff\r\n\0" + bytes(8), np.uint8)
 _XLOG_HEADER_BYTES = 25  # 'w', start, end, send time
 _KEEPALIVE_BYTES = 18
 
@@ -157,9 +158,12 @@ def _copied(buf: Bytes, at: int, size: int, state: Ints, starts: Ints, ends: Int
     """Register one row of a binary COPY of a single bytea column."""
     end = at + size
     if state[HEADER] == 1:
-        if size < _COPY_HEADER_BYTES:
+        if size < _COPY_HEADER.shape[0]:
             return False
-        at += _COPY_HEADER_BYTES
+        for index in range(_COPY_HEADER.shape[0]):
+            if buf[at + index] != _COPY_HEADER[index]:
+                return False
+        at += _COPY_HEADER.shape[0]
         state[HEADER] = 0
         if at == end:
             return True

@@ -49,7 +49,7 @@ BULK_REREAD_BYTES = 512 << 20  # every peek reads again from the slot's restart 
 LAG_INTERVAL_S = 1.0  # how often a live session asks the server where it is
 IDLE_COMMIT_INTERVAL_S = 10.0  # commits that carry only a position, at most this often
 HEARTBEAT_INTERVAL_S = 30.0
-BUSY_FLUSH_SHARE = 0.2  # flushes wait longer when they would take more than this share of time
+BUSY_FLUSH_SHARE = 0.5  # flushes come less often when they would take more of the time
 
 
 class Tick(Protocol):

@@ -29,7 +29,7 @@ from pgtide.errors import (
 from pgtide.log.source import LogSource
 from pgtide.log.writer import LogWriter
 from pgtide.position import Lsn
-from pgtide.postgres.connection import SqlConnection, close_replication, connect_replication, run
+from pgtide.postgres.connection import SqlConnection, connect_replication, run
 from pgtide.postgres.ddl_trigger import read_key
 from pgtide.postgres.fingerprint import changes_since
 from pgtide.postgres.publication import publication_names
@@ -100,18 +100,18 @@ def _lock(conn: SqlConnection, slot: str) -> None:
 
 def _identify(config: Config, log: LogWriter) -> tuple[str, int]:
     """System identifier and timeline, having checked that the timeline leads on from V."""
-    pgconn = connect_replication(config.source.url.reveal(), application_name="pgtide capture")
+    walsender = connect_replication(config.source.url.reveal(), application_name="pgtide capture")
     try:
-        answer = run(pgconn, "IDENTIFY_SYSTEM")
+        answer = run(walsender, "IDENTIFY_SYSTEM")
         system = (answer.get_value(0, 0) or b"").decode()
         timeline = int(answer.get_value(0, 1) or b"0")
         if log.timeline and timeline != log.timeline:
             history = b""
             if timeline > 1:
-                history = run(pgconn, f"TIMELINE_HISTORY {timeline}").get_value(0, 1) or b""
+                history = run(walsender, f"TIMELINE_HISTORY {timeline}").get_value(0, 1) or b""
             check_timeline(history.decode(), log.timeline, timeline, log.position)
     finally:
-        close_replication(pgconn)
+        walsender.close()
     return system, timeline
 
 

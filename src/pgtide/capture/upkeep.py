@@ -51,9 +51,13 @@ class Upkeep:
 
     def _run(self) -> None:
         try:
-            while self._wanted.wait() and not self._closing:
+            while True:
+                self._wanted.wait()
+                # Before the round, not after it: a call that comes meanwhile must not be lost.
+                self._wanted.clear()
+                if self._closing:
+                    return
                 if self._maintenance.run_once().checkpoint is not None:
                     self._checkpointed = True
-                self._wanted.clear()
         except BaseException as exc:  # handed to the committing side
             self._error = exc

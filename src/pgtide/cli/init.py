@@ -9,6 +9,7 @@ import typer
 
 from pgtide.cli.invocation import Invocation
 from pgtide.cli.marks import print_line
+from pgtide.errors import LogError, LogMissing
 
 if TYPE_CHECKING:
     from pgtide.config import Config
@@ -39,6 +40,12 @@ def command(
     from pgtide.postgres.setup import init
 
     probe = probe_log(config)
+    if probe.problem and not dry_run:
+        raise LogError(
+            "the log cannot be created here",
+            detail=f"{probe.path}: {probe.problem}",
+            hint="Correct log.path or its storage options.",
+        )
     result = init(config, dry_run=dry_run, log=probe.source)
     if dry_run:
         print(_script(result))
@@ -54,8 +61,6 @@ def _create_log(config: Config, result: InitResult, *, exists: bool) -> bool:
     """Make the log at the slot's consistent point; without one the new slot goes again."""
     if exists:
         return False
-    from pgtide.errors import LogMissing
-
     if result.consistent_point is None:
         raise LogMissing(
             f"slot {result.slot} exists, but there is no log at {config.log.path}",

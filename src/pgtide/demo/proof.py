@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import psycopg
@@ -49,12 +50,12 @@ def read_back(log: Log, url: str) -> Findings:
     positions = [event.position for event in events]
     tables = _build(events)
     with connect(url, application_name="pgtide demo") as connection:
-        differing = [name for name in TABLES if tables[name] != _table(connection, name)]
+        differing = [name for name in TABLES if _differs(connection, name, tables[name])]
     return Findings(
         counts=Counter((event.table or "", event.op) for event in events),
         transactions=sum(event.last for event in events),
         unchanged=sum(v is UNCHANGED for e in events for v in (e.after or {}).values()),
-        ordered=all(a < b for a, b in zip(positions, positions[1:], strict=False)),
+        ordered=all(a < b for a, b in pairwise(positions)),
         shapes=[shape for shape in log.shapes().values() if shape.table == "customers"],
         rows={name: len(tables[name]) for name in TABLES},
         differing=differing,
@@ -92,19 +93,19 @@ def _cells(shape: Shape, row: Row, known: Cells) -> Cells:
     return cells
 
 
-def _table(connection: psycopg.Connection[tuple[Any, ...]], name: str) -> dict[Key, Cells]:
-    """A table as Postgres holds it, as texts by column number."""
+def _differs(
+    connection: psycopg.Connection[tuple[Any, ...]], name: str, built: dict[Key, Cells]
+) -> bool:
+    """Whether a table of Postgres, as texts by column number, is not the one we built."""
     columns = connection.execute(
         "SELECT attnum, attname FROM pg_catalog.pg_attribute"
         " WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
         [f"public.{name}"],
     ).fetchall()
-    cells = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(c)) for _, c in columns)
-    query = sql.SQL("SELECT {} FROM {}").format(cells, sql.Identifier("public", name))
-    numbers = [number for number, _ in columns]
-    # The key is the first column of every table of the shop. A column added later is NULL in
-    # rows that nobody wrote since, and those are not in the log either: NULLs are left out.
-    return {
-        (row[0],): dict(zip(numbers, row, strict=True))
-        for row in connection.execute(query).fetchall()
-    }
+    texts = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(c)) for _, c in columns)
+    query = sql.SQL("SELECT {} FROM {}").format(texts, sql.Identifier("public", name))
+    # The key is the first column of every table of the shop. A column that was added after a
+    # row was written is NULL there without an event, because its DEFAULT is.
+    found = {row[0]: list(row) for row in connection.execute(query).fetchall()}
+    ours = {key[0]: [cells.get(number) for number, _ in columns] for key, cells in built.items()}
+    return found != ours

@@ -118,7 +118,7 @@ def before_the_kill(shop: Shop) -> Iterator[None]:
 
 def while_nobody_captures(shop: Shop) -> None:
     """Business goes on after the capture was killed."""
-    shop.place_orders(3)
+    shop.place_orders(2)
     visits = "INSERT INTO visits (id, customer) SELECT n, 1 + n %% 4 FROM generate_series(1, %s) n"
     shop.run("visits", "insert", visits, VISITS)
 

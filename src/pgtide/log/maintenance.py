@@ -28,7 +28,8 @@ from pgtide.position import Lsn, Position
 CHECKPOINT_COMMITS = 20
 COMPACT_SECONDS = 2.0  # between looks at the files
 SETTLED_SECONDS = 2.0  # files that are younger stay as they are
-CLEAN_SECONDS = 300.0
+CLEAN_COMMITS = 50
+RETAIN_SECONDS = 300.0
 SWEEP_SECONDS = 86_400.0
 _RUNS_AT_ONCE = 4  # compactions in one go, so that a checkpoint is never long overdue
 
@@ -80,12 +81,12 @@ class Maintenance:
         self._in_use = in_use
         self._clock = clock
         self._table = open_table(self._changes)
-        self._checkpointed = -1
+        self._checkpointed = self._cleaned = -1
         self._looked_at = -1
         now = clock()
         self._next_look = now + COMPACT_SECONDS
-        self._next_clean = now + COMPACT_SECONDS
-        self._next_sweep = now + CLEAN_SECONDS
+        self._next_retain = now + COMPACT_SECONDS
+        self._next_sweep = now + RETAIN_SECONDS
         self._settled = Position(Lsn(0))
         self._mark = (now, read_snapshot(self._table).end)
 
@@ -94,32 +95,30 @@ class Maintenance:
         now = self._clock()
         return (
             version - self._checkpointed >= CHECKPOINT_COMMITS
+            or version - self._cleaned >= CLEAN_COMMITS
             or (now >= self._next_look and version != self._looked_at)
-            or now >= self._next_clean
+            or now >= self._next_retain
         )
 
     def run_once(self) -> Outcome:
         """One round of whatever is due now."""
         self._refresh()
         now = self._clock()
-        cleaning = now >= self._next_clean
         merged = dropped = cleaned = swept = 0
-        if cleaning or now >= self._next_look:
-            self._settle(now)
-            merged = self._compact()
-            self._next_look = self._clock() + COMPACT_SECONDS
-            self._looked_at = self._table.version()
-        if cleaning:
-            dropped, cleaned = self._drop()
-            self._next_clean = self._clock() + CLEAN_SECONDS
+        made = None
+        if now >= self._next_look:
+            merged = self._compact(now)
+        retaining = now >= self._next_retain
+        if retaining:
+            dropped = self._retain()
+            self._next_retain = self._clock() + RETAIN_SECONDS
+        if self._table.version() - self._checkpointed >= CHECKPOINT_COMMITS:
+            made = self._checkpoint()
+        if retaining or self._table.version() - self._cleaned >= CLEAN_COMMITS:
+            cleaned = self._clean()
         if now >= self._next_sweep:
             swept = sweep(self._changes, in_use=self._in_use())
             self._next_sweep = self._clock() + SWEEP_SECONDS
-        made = None
-        if self._table.version() - self._checkpointed >= CHECKPOINT_COMMITS:
-            made = self._checkpointed = checkpoint(self._changes, self._table)
-            # What a handle costs grows with the commits since the checkpoint it was opened at.
-            self._table = open_table(self._changes)
         return Outcome(made, merged, dropped, cleaned, swept)
 
     def run_fully(self) -> Outcome:
@@ -130,9 +129,10 @@ class Maintenance:
         merged = 0
         while files := compact(self._changes, self._table, end, everything=True):
             merged += files
-        made = self._checkpointed = checkpoint(self._changes, self._table)
-        cleaned = clean(self._changes, list_readers(self._log))
-        return Outcome(made, merged, dropped, cleaned, sweep(self._changes, in_use=self._in_use()))
+        made = self._checkpoint()
+        return Outcome(
+            made, merged, dropped, self._clean(), sweep(self._changes, in_use=self._in_use())
+        )
 
     def _refresh(self) -> None:
         try:
@@ -141,27 +141,35 @@ class Maintenance:
             # Commits in between may have been cleaned away; a new handle starts at a checkpoint.
             self._table = open_table(self._changes)
 
-    def _settle(self, now: float) -> None:
-        """Move the border up to which files are merged: what was the end a while ago."""
+    def _compact(self, now: float) -> int:
         marked, end = self._mark
         if now - marked >= SETTLED_SECONDS:
+            # Files up to what was the end a while ago are merged, the tail stays as it is.
             self._settled = end
             self._mark = (now, read_snapshot(self._table).end)
-
-    def _compact(self) -> int:
         merged = 0
         for _ in range(_RUNS_AT_ONCE):
             files = compact(self._changes, self._table, self._settled)
             if not files:
                 break
             merged += files
+        self._next_look = self._clock() + COMPACT_SECONDS
+        self._looked_at = self._table.version()
         return merged
-
-    def _drop(self) -> tuple[int, int]:
-        return self._retain(), clean(self._changes, list_readers(self._log))
 
     def _retain(self) -> int:
         if self._retention is None:
             return 0
         oldest = oldest_day(self._retention, datetime.now(UTC))
         return retain(self._changes, self._table, list_readers(self._log), oldest)
+
+    def _checkpoint(self) -> int:
+        self._checkpointed = checkpoint(self._changes, self._table)
+        # What a handle costs grows with the commits since the checkpoint it was opened at.
+        self._table = open_table(self._changes)
+        return self._checkpointed
+
+    def _clean(self) -> int:
+        versions = clean(self._changes, list_readers(self._log))
+        self._cleaned = self._table.version()
+        return versions

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from deltalake import DeltaTable
 from pgtide.errors import LogError, LogGap
 from pgtide.log.event import Event, read_events
 from pgtide.log.follow import Cleaned, CommitTail
+from pgtide.log.freshness import known_until
 from pgtide.log.order import read_ordered
 from pgtide.log.schema import CHANGES, SHAPES, TABLE_SCHEMA
 from pgtide.log.shapes import read_shapes
@@ -57,6 +59,10 @@ class Log:
     def end(self) -> Position:
         """The position after the last row, where news will begin."""
         return self.snapshot().end
+
+    def known_until(self) -> datetime | None:
+        """The moment up to which the log holds what the source did, if that can be told."""
+        return known_until(self._changes, self.snapshot())
 
     def shapes(self) -> dict[int, Shape]:
         """Every shape that rows of the log refer to, by id."""

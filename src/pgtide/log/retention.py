@@ -1,10 +1,14 @@
 """Retention and clean-up: what leaves the log, and in which order, so that nobody is surprised.
 
 ``retain`` drops old days from the log and records from where it is complete. ``clean``
-later removes what no version that anybody may read refers to: first the data files that an
-expired commit removed, then the commit file itself, so that a crash in between loses track
-of nothing. Neither passes the slowest registered reader. Delta's own vacuum is not used: it
-forgets files whose tombstones expired, and knows nothing of readers.
+removes old versions: what a commit, an open or a poll of Delta costs grows with the number
+of files in the Delta log (5 µs a name and commit, measured), so only some hundred are kept.
+Data files stay for an hour after the version that needed them last, since somebody may be in
+the middle of reading it; until then they are listed below ``_removed``. The order is list,
+then forget the version, then delete the files: a crash in between loses track of nothing.
+
+Neither passes the slowest registered reader. Delta's own vacuum is not used: it forgets files
+whose tombstones expired, and knows nothing of readers.
 """
 
 from __future__ import annotations
@@ -29,10 +33,13 @@ from pgtide.log.source import complete_from_app_id
 from pgtide.log.storage import Storage
 from pgtide.position import Lsn
 
-KEEP_VERSIONS = 3600.0  # seconds that a replaced version, and its files, can still be read
+KEEP_VERSIONS = 100  # newest versions that stay whatever their age
+KEEP_VERSION_SECONDS = 15.0  # time that a version stays at least: someone may be opening it
+KEEP_FILES = 3600.0  # seconds that the data files of a version that is gone can still be read
 KEEP_ORPHANS = 86_400.0  # seconds until a file that no commit names counts as left behind
 
 _DELTA_LOG = "_delta_log"
+_REMOVED = "_removed"  # hidden from Delta by its underscore
 
 
 def retain(changes: Storage, table: DeltaTable, readers: Iterable[Reader], oldest: date) -> int:
@@ -74,24 +81,31 @@ def oldest_day(retention: float, now: datetime) -> date:
     return (now - timedelta(seconds=retention)).date()
 
 
-def clean(
-    changes: Storage,
-    readers: Iterable[Reader],
-    *,
-    keep: float = KEEP_VERSIONS,
-    now: float | None = None,
-) -> int:
-    """Remove expired versions and the data files that only they need; how many versions."""
+def clean(changes: Storage, readers: Iterable[Reader], *, now: float | None = None) -> int:
+    """Remove versions that nobody needs, and data files that nobody has needed for an hour.
+
+    Returns how many versions went.
+    """
+    now = time.time() if now is None else now
+    _delete_listed(changes, now - KEEP_FILES)
     names = _versions(changes)
-    limit = _first_kept(changes, names, readers, (time.time() if now is None else now) - keep)
+    limit = _first_kept(changes, names, readers, now - KEEP_VERSION_SECONDS)
     expired = sorted(version for version in names if version < limit)
+    removed = [path for version in expired for path in _removed_by(changes, version)]
+    if removed:
+        changes.write(f"{_REMOVED}/{limit:020d}.json", json.dumps(removed).encode())
     for version in expired:
-        for path in _removed_by(changes, version):
-            delete(changes, path)
-        # The commit file last: while it is there, its work can be done again.
-        for path, _ in sorted(names[version], key=lambda item: item[0].endswith(".json")):
+        for path, _ in names[version]:
             delete(changes, path)
     return len(expired)
+
+
+def _delete_listed(changes: Storage, before: float) -> None:
+    for entry in list(walk(changes, _REMOVED)):
+        if entry.modified < before:
+            for path in _listed(changes, entry.path):
+                delete(changes, path)
+            delete(changes, entry.path)
 
 
 def sweep(
@@ -110,11 +124,13 @@ def sweep(
     found = [
         entry.path
         for entry in walk(changes, "")
-        if not entry.path.startswith(f"{_DELTA_LOG}/") and entry.modified < before
+        if not entry.path.startswith((f"{_DELTA_LOG}/", f"{_REMOVED}/")) and entry.modified < before
     ]
     known = set(in_use) | {file.path for file in read_snapshot(open_table(changes)).files}
     for version in _versions(changes):
         known.update(_removed_by(changes, version))
+    for entry in walk(changes, _REMOVED):
+        known.update(_listed(changes, entry.path))
     orphans = [path for path in found if path not in known]
     for path in orphans:
         delete(changes, path)
@@ -143,7 +159,7 @@ def _first_kept(
         for version, files in names.items()
         if any(path.endswith(".json") and modified >= before for path, modified in files)
     ]
-    limits = [min(young)] if young else [max(names, default=0)]
+    limits = [max(names, default=0) - KEEP_VERSIONS, *young]
     reached = slowest(readers)
     if reached is not None:
         limits.append(reached[0])
@@ -162,6 +178,11 @@ def _is_whole(changes: Storage, checkpoint: str) -> bool:
     except (pa.ArrowInvalid, OSError):
         return False  # a crash cut it short: the one before it stays
     return True
+
+
+def _listed(changes: Storage, path: str) -> list[str]:
+    content = changes.read(path)
+    return [] if content is None else [str(item) for item in json.loads(content)]
 
 
 def _removed_by(changes: Storage, version: int) -> Iterator[str]:

@@ -11,9 +11,15 @@ from pgtide.config.patterns import TablePatterns
 from pgtide.postgres.connection import SqlConnection
 from pgtide.shape import Column, Shape
 
-# Keys and identities follow the server's own rule: an index that is invalid or
-# deferrable does not identify rows for replication.
+# Keys and identities follow the server's own rule: an index that is invalid or deferrable
+# does not identify rows for replication. Roots are found in the tables of the catalog, because
+# pg_partition_root() would look past an imported snapshot at the newest state.
 _LAYOUTS = """
+WITH RECURSIVE tree (oid, root) AS (
+    SELECT oid, oid FROM pg_class WHERE relkind = 'p' AND NOT relispartition
+    UNION ALL
+    SELECT i.inhrelid, t.root FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid
+)
 SELECT c.oid::bigint, n.nspname, c.relname, c.relreplident::text,
        r.oid::bigint, rn.nspname, r.relname,
        a.attnum, a.attname, a.atttypid::bigint, a.atttypmod, format_type(a.atttypid, a.atttypmod),
@@ -25,7 +31,8 @@ SELECT c.oid::bigint, n.nspname, c.relname, c.relreplident::text,
        a.attgenerated <> ''
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace
-LEFT JOIN pg_class r ON c.relispartition AND r.oid = pg_partition_root(c.oid)
+LEFT JOIN tree t ON t.oid = c.oid AND t.root <> c.oid
+LEFT JOIN pg_class r ON r.oid = t.root
 LEFT JOIN pg_namespace rn ON rn.oid = r.relnamespace
 LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
 LEFT JOIN LATERAL (

@@ -57,35 +57,29 @@ def connect(
     return conn
 
 
-def connect_replication(url: str, *, application_name: str = "pgtide") -> pq.abc.PGconn:
-    """Open a walsender session in the source's database, pinned like the others."""
+def connect_replication(url: str, *, application_name: str = "pgtide") -> SqlConnection:
+    """Open a walsender session in the source's database, pinned like the others; see ``run``."""
     try:
-        # psycopg's connection would add its own protocol on top; only its libpq is wanted.
-        connection = psycopg.connect(
+        conn = psycopg.connect(
             _conninfo(url, application_name, replication="database"), autocommit=True
         )
-        pgconn = connection.pgconn
-        _KEEP_OPEN[id(pgconn)] = connection
-        run(pgconn, SESSION_PINS)
     except psycopg.Error as exc:
         raise translate(exc) from exc
-    return pgconn
+    try:
+        run(conn, SESSION_PINS)
+    except BaseException:
+        conn.close()
+        raise
+    return conn
 
 
-# The psycopg Connection closes its PGconn when collected; keep it until close_replication.
-_KEEP_OPEN: dict[int, SqlConnection] = {}
-
-
-def close_replication(pgconn: pq.abc.PGconn) -> None:
-    """Close a session opened by connect_replication."""
-    connection = _KEEP_OPEN.pop(id(pgconn), None)
-    if connection is not None:
-        connection.close()
-
-
-def run(pgconn: pq.abc.PGconn, command: str) -> pq.abc.PGresult:
-    """Run one command on a walsender session by the simple protocol."""
-    result = pgconn.exec_(command.encode())
+def run(conn: SqlConnection, command: str) -> pq.abc.PGresult:
+    """Run one command by the simple protocol, the only one that walsenders speak."""
+    pgconn = conn.pgconn
+    try:
+        result = pgconn.exec_(command.encode())
+    except psycopg.Error as exc:
+        raise translate(exc) from exc
     if result.status in (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.BAD_RESPONSE):
         raise result_error(result, pgconn)
     return result

@@ -189,17 +189,28 @@ BEGIN
 END
 $$;
 
--- Whether the command comes from an extension's script. One that lists nothing (a DROP) bears
--- no mark, but the server runs scripts with these two settings.
+-- Whether the command comes from an extension's script. One that lists nothing (a DROP) bears no
+-- mark. The server runs scripts with two settings that anybody could make, so where they are
+-- found an object is created and undone: inside a script, and only there, it becomes a member.
 CREATE OR REPLACE FUNCTION pgtide.in_extension(tag text, caller_path text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    member boolean := (SELECT bool_and(in_extension) FROM pg_event_trigger_ddl_commands());
 BEGIN
-    RETURN (
-    SELECT coalesce(
-        bool_and(in_extension),
-        tag NOT LIKE '% EXTENSION' AND current_setting('check_function_bodies') = 'off'
-            AND right(caller_path, 9) = ', pg_temp' AND current_query() ~* '\mextension\M')
-    FROM pg_event_trigger_ddl_commands());
+    IF member IS NOT NULL OR tag LIKE '% EXTENSION' OR right(caller_path, 9) <> ', pg_temp'
+       OR current_setting('check_function_bodies') = 'on' THEN
+        RETURN coalesce(member, false);
+    END IF;
+    BEGIN
+        PERFORM set_config('pgtide.guard', pgtide.sign('guard' || pgtide.moment()), true);
+        CREATE FUNCTION pg_temp.pgtide_probe() RETURNS integer LANGUAGE sql AS 'SELECT 1';
+        member := EXISTS (
+            SELECT FROM pg_depend WHERE classid = 'pg_proc'::regclass AND deptype = 'e'
+                AND objid = to_regprocedure('pg_temp.pgtide_probe()'));
+        RAISE EXCEPTION 'undo';
+    EXCEPTION WHEN OTHERS THEN
+        RETURN coalesce(member, false);
+    END;
 END
 $$;
 
@@ -355,12 +366,18 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     relation oid;
     setting "char";
+    hopeless boolean;
 BEGIN
     changed := '{}'; nothing := '{}'; failed := '{}';
-    FOR relation, setting IN
-        SELECT c.oid, c.relreplident FROM pg_class AS c
+    FOR relation, setting, hopeless IN
+        SELECT c.oid, c.relreplident, v.virtual
+        FROM pg_class AS c
+        -- 18: never published, and so refused inside an identity; only a key helps.
+        CROSS JOIN LATERAL (SELECT EXISTS (
+            SELECT FROM pg_attribute AS a WHERE a.attrelid = c.oid AND a.attgenerated = 'v'
+                AND NOT a.attisdropped) AS virtual) AS v
         WHERE c.oid = ANY (relations) AND c.relkind = 'r' AND c.relpersistence = 'p'
-          AND c.relreplident <> 'f' AND pgtide.published(c.oid)
+          AND (c.relreplident <> 'f' OR v.virtual) AND pgtide.published(c.oid)
           AND NOT EXISTS (
               SELECT FROM pg_index AS x
               WHERE x.indrelid = c.oid AND x.indisvalid AND x.indimmediate
@@ -369,6 +386,9 @@ BEGIN
     LOOP
         IF setting = 'n' THEN
             nothing := nothing || relation::bigint;
+            CONTINUE;
+        ELSIF hopeless THEN
+            failed := failed || relation::bigint;
             CONTINUE;
         END IF;
         BEGIN
@@ -405,7 +425,7 @@ SET bytea_output = 'hex' SET extra_float_digits = 3 SET datestyle = 'ISO, YMD'
 SET intervalstyle = 'postgres' SET timezone = 'UTC' SET lc_monetary = 'C' AS $$
 DECLARE
     facts jsonb;
-    scripted boolean := pgtide.in_extension(command, caller_path);
+    scripted boolean;
     counted record;
     listed bigint;
     kept bigint;
@@ -417,6 +437,7 @@ BEGIN
        AND current_setting('pgtide.guard') = pgtide.sign('guard' || pgtide.moment()) THEN
         RETURN;  -- our own ALTER TABLE in ensure_identity
     END IF;
+    scripted := pgtide.in_extension(command, caller_path);
     -- One line: the trigger's own frame, so nothing but the query string called it.
     counted := pgtide.count_command(NOT scripted AND position(chr(10) IN stack) = 0);
     facts := pgtide.facts();

@@ -13,7 +13,6 @@ from pgtide.errors import PgtideError
 from pgtide.postgres.catalog import ServerFacts
 from pgtide.postgres.connection import (
     SqlConnection,
-    close_replication,
     connect_replication,
     run,
 )
@@ -172,15 +171,13 @@ def check_session(url: str, conn: SqlConnection) -> Iterator[Check]:
         if pooler.level == "fail":
             return
     try:
-        pgconn = connect_replication(url, application_name="pgtide check")
+        stream = connect_replication(url, application_name="pgtide check")
     except PgtideError as error:
         hint = "Allow it in pg_hba.conf, and connect to the server without a pooler."
         yield fail("connection", f"no replication connection: {error.message}", hint)
         return
-    try:
-        system = run(pgconn, "IDENTIFY_SYSTEM").get_value(0, 0)
-    finally:
-        close_replication(pgconn)
+    with stream:
+        system = run(stream, "IDENTIFY_SYSTEM").get_value(0, 0)
     (here,) = _pair(conn, "SELECT system_identifier::text FROM pg_control_system()")
     if (system or b"").decode() == here:
         yield ok("connection", "direct, replication gets through")

@@ -83,12 +83,16 @@ def read_start(conn: SqlConnection, slot: str) -> Lsn | None:
 
 def write_start(conn: SqlConnection, slot: str, start: Lsn) -> None:
     """Remember where the slot began, if this role may: it only helps after a crash."""
-    conn.execute(
-        "INSERT INTO pgtide.settings (key, value) SELECT %s, to_jsonb(%s::text)"
-        " WHERE has_table_privilege('pgtide.settings', 'INSERT, UPDATE')"
-        " ON CONFLICT (key) DO UPDATE SET value = excluded.value",
-        [start_key(slot), str(start)],
-    )
+    row = conn.execute(
+        "SELECT has_table_privilege('pgtide.settings', 'INSERT')"
+        " AND has_table_privilege('pgtide.settings', 'UPDATE')"
+    ).fetchone()
+    if row and row[0]:
+        conn.execute(
+            "INSERT INTO pgtide.settings (key, value) VALUES (%s, to_jsonb(%s::text))"
+            " ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+            [start_key(slot), str(start)],
+        )
 
 
 def recorded_slots(conn: SqlConnection) -> list[str]:

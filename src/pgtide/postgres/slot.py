@@ -12,7 +12,6 @@ from pgtide.errors import SlotBusy
 from pgtide.position import Lsn
 from pgtide.postgres.connection import (
     SqlConnection,
-    close_replication,
     connect_replication,
     run,
     translate,
@@ -102,7 +101,7 @@ class SlotCreation:
     """Creates the slot on entering; its exported snapshot can be used until leaving."""
 
     def __init__(self, url: str, slot: str, *, version: int, failover: bool) -> None:
-        self._pgconn = connect_replication(url, application_name="pgtide init")
+        self._conn = connect_replication(url, application_name="pgtide init")
         options = "(SNAPSHOT 'export'" + (", FAILOVER true)" if failover else ")")
         if version < 150_000:
             options = "EXPORT_SNAPSHOT"
@@ -111,10 +110,10 @@ class SlotCreation:
 
     def __enter__(self) -> CreatedSlot:
         try:
-            system = run(self._pgconn, "IDENTIFY_SYSTEM")
-            created = run(self._pgconn, self._command)
+            system = run(self._conn, "IDENTIFY_SYSTEM")
+            created = run(self._conn, self._command)
         except BaseException:
-            close_replication(self._pgconn)
+            self._conn.close()
             raise
         return CreatedSlot(
             consistent_point=Lsn.parse((created.get_value(0, 1) or b"").decode()),
@@ -124,7 +123,7 @@ class SlotCreation:
         )
 
     def __exit__(self, *_: object) -> None:
-        close_replication(self._pgconn)
+        self._conn.close()
 
 
 def creation_sql(slot: str, *, failover: bool) -> str:

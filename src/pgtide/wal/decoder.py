@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pgtide.errors import ProtocolError
+from pgtide.errors import InvalidText, ProtocolError
 from pgtide.log.schema import OPS
 from pgtide.position import Lsn
 from pgtide.wal import kernel as k
@@ -25,11 +25,12 @@ from pgtide.wal.messages import (
     Truncate,
     TypeName,
     parse_message,
+    parse_origin,
     parse_relation,
     parse_truncate,
     parse_type,
 )
-from pgtide.wal.rows import NO_TIME, Workspace
+from pgtide.wal.rows import NO_TIME, NotUtf8, Workspace
 
 TRUNCATE_CODE = OPS.index("truncate")
 
@@ -43,6 +44,7 @@ _ERRORS = {
     k.BAD_KIND: "has a tuple of the wrong kind",
     k.TRAILING: "has trailing bytes",
     k.VALUE_KIND: "has a value of unknown kind",
+    k.IMPOSSIBLE: "has an impossible position or time",
 }
 _NAMES = {
     "B": "Begin", "C": "Commit", "I": "Insert", "U": "Update", "D": "Delete", "R": "Relation",
@@ -115,6 +117,7 @@ class Decoder:
             np.zeros(64, np.int64), np.zeros(64, np.int32), np.zeros(64, np.int32)
         )
         self._known: dict[int, int] = {}
+        self._deferred: dict[int, Relation] = {}
         self._workspace = Workspace(0, 0)
 
     @property
@@ -155,7 +158,9 @@ class Decoder:
             if why == k.DONE:
                 break
             if why == k.FAILED:
-                raise self._error(chunk, at)
+                if not self._resolve_at(chunk, at):
+                    raise self._error(chunk, at)
+                continue
             if why == k.ROOM:
                 work.grow_rows()
                 continue
@@ -178,8 +183,17 @@ class Decoder:
 
     def _finish(self, work: Workspace) -> Decoded:
         state = self._state
+        try:
+            rows = work.record_batch(state)
+        except NotUtf8 as exc:
+            slot = self._slots[int(work.rows.slot[exc.row])]
+            raise InvalidText(
+                f"a value of {slot.schema}.{slot.table} is not valid UTF-8",
+                detail="The database's encoding lets any bytes into text columns (SQL_ASCII).",
+                hint="Find the rows with convert_from(column::bytea, 'UTF8') and correct them.",
+            ) from None
         return Decoded(
-            rows=work.record_batch(state),
+            rows=rows,
             complete=int(state[k.COMPLETE]),
             closes_earlier=bool(state[k.PATCH]),
             open=bool(state[k.IN_TRANSACTION]),
@@ -201,16 +215,23 @@ class Decoder:
                 raise _malformed(kind, len(data), "stands outside a transaction")
             if not state[k.SKIP]:
                 self._truncate(parse_truncate(data), work)
-        elif kind != "O":  # Origin says where a transaction came from; nothing to log
+        elif kind == "O":
+            parse_origin(data)  # where the transaction came from; nothing to log
+        else:
             raise ProtocolError(
                 f"unknown message type {kind!r}",
                 detail="Protocol version 1 does not have it.",
             )
 
     def _relation(self, relation: Relation) -> None:
-        lsn = Lsn(int(self._state[k.LSN]))
-        # The skipped transactions are in the log already, with their shapes.
-        found = self._catalog.relation(relation, lsn)
+        if self._state[k.IN_TRANSACTION] and self._state[k.SKIP]:
+            # How the table looked in a transaction that is in the log already. The catalog
+            # knows what held at the end of the log: ask it when a later row needs to know.
+            self._deferred[relation.oid] = relation
+            self._set_relation(relation.oid, k.ABSENT)
+            return
+        self._deferred.pop(relation.oid, None)
+        found = self._catalog.relation(relation, Lsn(int(self._state[k.LSN])))
         if found is None:
             self._set_relation(relation.oid, k.UNWANTED)
             return
@@ -230,18 +251,30 @@ class Decoder:
             self._slots.append(slot)
         return number
 
+    def _resolve_at(self, chunk: Chunk, at: int) -> bool:
+        """Whether the message failed only because its relation was put off until now."""
+        if self._state[k.ERROR] != k.UNKNOWN_RELATION:
+            return False
+        start = int(chunk.starts[at]) + 1
+        return self._resolve(int.from_bytes(chunk.data[start : start + 4].tobytes()))
+
+    def _resolve(self, oid: int) -> bool:
+        relation = self._deferred.get(oid)
+        if relation is None:
+            return False
+        self._relation(relation)
+        return True
+
     def _set_relation(self, oid: int, slot: int) -> None:
         self._known[oid] = slot
-        size = len(self._relations.keys)
-        if 2 * len(self._known) > size:
-            size *= 2
-        keys, slots = np.zeros(size, np.int64), np.zeros(size, np.int32)
-        for key, value in self._known.items():
-            at = (key * k.HASH_FACTOR) & (size - 1)
-            while keys[at]:
-                at = (at + 1) & (size - 1)
-            keys[at], slots[at] = key, value
-        self._relations = self._relations._replace(keys=keys, slots=slots)
+        keys, slots = self._relations.keys, self._relations.slots
+        if 2 * len(self._known) > len(keys):
+            keys, slots = np.zeros(2 * len(keys), np.int64), np.zeros(2 * len(keys), np.int32)
+            for key, value in self._known.items():
+                _put(keys, slots, key, value)
+            self._relations = self._relations._replace(keys=keys, slots=slots)
+        else:
+            _put(keys, slots, oid, slot)
 
     def _truncate(self, message: Truncate, work: Workspace) -> None:
         payload = None
@@ -252,9 +285,9 @@ class Decoder:
                 f'"restart_identity": {options[message.restart_identity]}}}'
             )
         for oid in message.oids:
-            slot = self._known.get(oid, k.ABSENT)
-            if slot == k.ABSENT:
+            if self._known.get(oid, k.ABSENT) == k.ABSENT and not self._resolve(oid):
                 raise _malformed("T", 5 + 4 * len(message.oids), _ERRORS[k.UNKNOWN_RELATION])
+            slot = self._known[oid]
             self._state[k.SEQ] += 1
             if slot == k.UNWANTED:
                 self._state[k.FILTERED] += 1
@@ -292,6 +325,15 @@ class Decoder:
         data = chunk.data[chunk.starts[at] : chunk.ends[at]]
         kind = chr(data[0]) if len(data) else ""
         return _malformed(kind, len(data), _ERRORS[int(self._state[k.ERROR])])
+
+
+def _put(keys: NDArray[np.int64], slots: NDArray[np.int32], oid: int, slot: int) -> None:
+    """Enter a relation into the open-addressing table that ``kernel.find_slot`` reads."""
+    mask = len(keys) - 1
+    at = (oid * k.HASH_FACTOR) & mask
+    while keys[at] not in (0, oid):
+        at = (at + 1) & mask
+    keys[at], slots[at] = oid, slot
 
 
 def _malformed(kind: str, size: int, what: str) -> ProtocolError:

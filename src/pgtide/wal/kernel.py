@@ -62,11 +62,16 @@ BAD_COMMIT = 7
 BAD_KIND = 8
 TRAILING = 9
 VALUE_KIND = 10
+IMPOSSIBLE = 11
 
 # Codes of the op column, indexes into pgtide.log.schema.OPS.
 INSERT = 0
 UPDATE = 1
 DELETE = 2
+
+# Commit times that are dates: year 1 to 9999, in microseconds since 2000-01-01.
+FIRST_TIME = -63_082_281_600_000_000
+LAST_TIME = 252_455_616_000_000_000
 
 UNWANTED = -2  # slot value: the table is left out by configuration
 ABSENT = -1  # slot value: no such relation
@@ -211,6 +216,9 @@ def _begin(buf: Bytes, at: int, end: int, state: Ints) -> bool:
         return False
     state[LSN] = _u64(buf, at + 1)
     state[COMMITTED_AT] = _u64(buf, at + 9)
+    if state[LSN] <= 0 or not FIRST_TIME <= state[COMMITTED_AT] < LAST_TIME:
+        state[ERROR] = IMPOSSIBLE
+        return False
     state[XID] = _u32(buf, at + 17)
     state[SEQ] = 0
     state[EMITTED] = 0
@@ -231,7 +239,10 @@ def _commit(buf: Bytes, at: int, end: int, state: Ints, last: Bytes) -> bool:
         return False
     end_lsn = _u64(buf, at + 10)
     skipped = state[SKIP] == 1
-    if _u64(buf, at + 2) != state[LSN] or skipped != (end_lsn <= state[RESUME]):
+    if _u64(buf, at + 2) != state[LSN] or end_lsn <= state[LSN]:
+        state[ERROR] = BAD_COMMIT
+        return False
+    if skipped != (end_lsn <= state[RESUME]):
         state[ERROR] = BAD_COMMIT
         return False
     state[IN_TRANSACTION] = 0

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pgtide.errors import InvalidText, ProtocolError
 from pgtide.position import Lsn
 
+LAST_LSN = (1 << 63) - 1  # positions are signed in the log; no WAL gets that far
+
 
 @dataclass(frozen=True, slots=True)
 class RelationColumn:
@@ -120,7 +122,18 @@ def parse_relation(data: bytes) -> Relation:
         type_oid, typmod = cursor.unpack(">Ii")
         columns.append(RelationColumn(name, type_oid, typmod, bool(flags & 1)))
     cursor.finish()
+    if oid == 0:
+        raise cursor.error("names no relation")
     return Relation(oid, schema, table, chr(identity), tuple(columns))
+
+
+def parse_origin(data: bytes) -> str:
+    """Parse an ``O`` message: the name of the server where a transaction came from."""
+    cursor = _Cursor("Origin", data)
+    cursor.unpack(">Q")
+    name = cursor.text()
+    cursor.finish()
+    return name
 
 
 def parse_type(data: bytes) -> TypeName:
@@ -151,4 +164,6 @@ def parse_message(data: bytes) -> LogicalMessage:
     (size,) = cursor.unpack(">I")
     content = cursor.rest(size)
     cursor.finish()
+    if lsn > LAST_LSN:
+        raise cursor.error("names an impossible position")
     return LogicalMessage(bool(flags & 1), Lsn(lsn), prefix, content)

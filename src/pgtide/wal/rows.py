@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pgtide.errors import InvalidText
 from pgtide.log.schema import INT_LIST, TEXT_LIST
 from pgtide.wal import kernel as k
 
@@ -37,6 +36,14 @@ DECODED_SCHEMA = pa.schema(
         pa.field("last", pa.bool_()),
     ]
 )
+
+
+class NotUtf8(ValueError):
+    """A value of this row is not UTF-8."""
+
+    def __init__(self, row: int) -> None:
+        super().__init__(row)
+        self.row = row
 
 
 class Workspace:
@@ -163,17 +170,24 @@ def _texts(side: k.Side, n: int, values: int, size: int) -> pa.Array[Any]:
     try:
         texts.validate(full=True)
     except pa.ArrowInvalid:
-        raise InvalidText(
-            "a value is not valid UTF-8",
-            detail="The database's encoding lets any bytes into text columns (SQL_ASCII).",
-            hint="Find the rows with convert_from(column::bytea, 'UTF8') and correct them.",
-        ) from None
+        raise NotUtf8(_first_invalid(side, n)) from None
     return pa.ListArray.from_buffers(
         TEXT_LIST,
         n,
         [_bits(side.sent[:n]), _buffer(side.rows[: n + 1].copy())],
         children=[texts],
     )
+
+
+def _first_invalid(side: k.Side, n: int) -> int:
+    """The first row with a value that is not UTF-8."""
+    for row in range(n):
+        for value in range(side.rows[row], side.rows[row + 1]):
+            try:
+                side.data[side.offsets[value] : side.offsets[value + 1]].tobytes().decode()
+            except UnicodeDecodeError:
+                return row
+    raise AssertionError("Arrow and Python agree on what UTF-8 is")
 
 
 def _indexes(rows: k.Rows, n: int, count: int) -> pa.Array[Any]:

@@ -1,7 +1,7 @@
 """Write the reference pages from the code, so that they cannot drift from it.
 
-python docs/reference.py            write docs/CLI.md and docs/CONFIGURATION.md
-python docs/reference.py --check    exit 1 if they are not what would be written
+python scripts/reference.py            write docs/reference/cli.md and configuration.md
+python scripts/reference.py --check    exit 1 if they are not what would be written
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pydantic.fields import FieldInfo
 from pgtide.cli import COMMANDS, load_command, run
 from pgtide.config.model import Config
 
-DOCS = Path(__file__).parent
-NOTICE = "<!-- Written by docs/reference.py: change the code and run `make docs`. -->"
+PLACE = Path(__file__).parents[1] / "docs" / "reference"
+NOTICE = "<!-- Written by scripts/reference.py: change the code and run `make docs`. -->"
 
 EXIT_CODES = """\
 Exit codes: 0 fine, 1 failed at run time or a check failed, 2 wrong usage or configuration,
@@ -31,7 +31,21 @@ on stderr: `{"error": {"type", "message", "detail", "hint", "exit_code"}}`."""
 LOADING = """\
 Settings come from a YAML file (`pgtide.yaml`, or `-c FILE`). `${NAME}` and `${NAME:-default}` in
 its values are replaced from the environment (`$${` is a literal `${`), and variables such as
-`PGTIDE_LOG__FLUSH_INTERVAL=1s` override it. Durations take ms, s, m, h, d; sizes B, kB, MB, GB."""
+`PGTIDE_LOG__FLUSH_INTERVAL=1s` override it. Without a file, such variables alone are enough.
+Durations take ms, s, m, h, d; sizes take B, kB, MB, GB and count in 1024 as Postgres does. A
+setting that does not exist is an error that names the nearest one.
+
+```yaml
+source:
+  url: postgresql://pgtide@db.example/shop    # the password: PGPASSWORD, ~/.pgpass or ${NAME}
+  tables: ["public.*", "!public.audit_*"]
+log:
+  path: ./tide/log
+  retention: 7d
+```
+
+`source.snapshot` and the sections `spark` and `pipelines` are checked, but nothing uses them
+yet: rows from before `pgtide init` are not in the log, and there are no pipelines."""
 
 
 def command_line() -> str:
@@ -111,17 +125,18 @@ def _quantity(value: float, units: dict[Any, str]) -> str:
     return f"{value / factor:g}{units[factor]}"
 
 
-PAGES = {"CLI.md": command_line, "CONFIGURATION.md": configuration}
+PAGES = {"cli.md": command_line, "configuration.md": configuration}
 
 
 def main(arguments: list[str]) -> int:
-    stale = [name for name, page in PAGES.items() if _text(DOCS / name) != page()]
+    stale = [name for name, page in PAGES.items() if _text(PLACE / name) != page()]
     if arguments == ["--check"]:
-        print("\n".join(f"docs/{name} is not up to date: run make docs" for name in stale))
+        for name in stale:
+            print(f"docs/reference/{name} is not up to date: run make docs")
         return 1 if stale else 0
     for name in stale:
-        (DOCS / name).write_text(PAGES[name](), encoding="utf-8")
-        print(f"wrote docs/{name}")
+        (PLACE / name).write_text(PAGES[name](), encoding="utf-8")
+        print(f"wrote docs/reference/{name}")
     return 0
 
 

@@ -1,0 +1,127 @@
+"""Logs of small commits for ``log_age``; as a child, the builder of an old one.
+
+The builder really commits, through ``LogWriter`` with ``Upkeep`` beside it as capture has it,
+but not in real time: after each commit its clock moves by one flush interval, and commit files
+get the clock's time. So maintenance compacts, checkpoints and cleans up as often, and finds
+files as old, as in a log that took half a day. The builder alone does not fsync.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROWS_PER_COMMIT = 4
+LSN_PER_COMMIT = 256
+FLUSH_INTERVAL_S = 0.5  # the default of log.flush_interval
+REPORT_EVERY = 5_000
+SLOT = "aged"
+
+
+class AgedLog:
+    """A log with its writer and its upkeep; created if it is not there."""
+
+    def __init__(self, path: Path) -> None:
+        from pgtide.capture.upkeep import Upkeep
+        from pgtide.config import Config
+        from pgtide.log.writer import LogWriter, create_log
+        from pgtide.position import Lsn
+
+        create_log(
+            str(path),
+            system_identifier="1",
+            database="postgres",
+            slot=SLOT,
+            start=Lsn(LSN_PER_COMMIT),
+            timeline=1,
+        )
+        self.path = path
+        self._writer = LogWriter(str(path), None, SLOT)
+        source = {"url": "postgresql:///postgres", "slot": SLOT}
+        config = Config.model_validate({"source": source, "log": {"path": str(path)}})
+        self._upkeep = Upkeep(config, self._writer)
+
+    @property
+    def version(self) -> int:
+        return self._writer.version
+
+    def append(self) -> None:
+        """What a flush of capture does, from rows to durable."""
+        from pgtide.position import Lsn
+
+        lsn = Lsn(self._writer.position + LSN_PER_COMMIT)
+        parts = self._writer.write_part(_rows(lsn))
+        self._writer.commit(parts, lsn, 1)
+        self._upkeep.committed()
+
+    def close(self) -> None:
+        """Let the round of maintenance that is running come to its end."""
+        self._upkeep.close()
+
+
+def _rows(lsn: int) -> pa.Table:
+    import pyarrow as pa
+
+    from pgtide.log.schema import FILE_SCHEMA
+
+    row: dict[str, Any] = {
+        "lsn": lsn,
+        "xid": lsn // LSN_PER_COMMIT,
+        "committed_at": datetime.fromtimestamp(time.time(), UTC),
+        "op": "insert",
+        "schema": "public",
+        "table": "orders",
+        "shape": 1,
+        "after": [str(lsn), "a small row"],
+    }
+    last = ROWS_PER_COMMIT - 1
+    rows = [{**row, "seq": seq, "last": seq == last} for seq in range(ROWS_PER_COMMIT)]
+    return pa.Table.from_pylist(rows, schema=FILE_SCHEMA)
+
+
+class _Clock:
+    """Stands still except when it is moved."""
+
+    def __init__(self, began: float) -> None:
+        self.now = began
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def build(path: Path, commits: int) -> None:
+    """Make the old log, with a clock and without fsync in this process."""
+    real = time.monotonic
+    clock = _Clock(time.time() - commits * FLUSH_INTERVAL_S)
+    # Before pgtide is imported: it keeps the functions that it finds then.
+    time.time = time.monotonic = clock
+    os.fsync = lambda fd: None
+    from pgtide.log.follow import commit_path
+    from pgtide.log.schema import CHANGES
+
+    began = real()
+    log = AgedLog(path)
+    dated = 0
+    for number in range(1, commits + 1):
+        log.append()
+        clock.now += FLUSH_INTERVAL_S
+        while dated < log.version:
+            dated += 1
+            os.utime(path / CHANGES / commit_path(dated), (clock.now, clock.now))
+        if number % REPORT_EVERY == 0 or number == commits:
+            rate = number / (real() - began)
+            print(f"{number} commits, {rate:.0f}/s, {commits / rate:.0f} s in all", flush=True)
+    log.close()
+    print(json.dumps({"commits": commits, "seconds": real() - began}))
+
+
+if __name__ == "__main__":
+    build(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,193 @@
+"""``pgtide log``: look at the change log, and maintain it by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pgtide.cli.invocation import Invocation
+
+if TYPE_CHECKING:
+    from pgtide.log.event import Event
+    from pgtide.log.reader import Log
+    from pgtide.position import Position
+
+command = typer.Typer(
+    help="Look at the change log and maintain it.", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+class Format(StrEnum):
+    native = "native"
+    debezium = "debezium"
+    pgstream = "pgstream"
+    pg_flo = "pg_flo"
+
+
+@command.command()
+def tail(
+    ctx: typer.Context,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more.")] = False,
+    table: Annotated[
+        list[str] | None,
+        typer.Option("--table", "-t", metavar="PATTERN", help="Only such tables; repeatable."),
+    ] = None,
+    start: Annotated[
+        str,
+        typer.Option("--from", metavar="POSITION", help="LSN, LSN:SEQ, beginning or now."),
+    ] = "beginning",
+    format: Annotated[Format, typer.Option("--format", help="Shape of the JSON.")] = Format.native,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", min=0, help="Stop after so many events.")
+    ] = None,
+) -> None:
+    """Print events in order, one JSON object per line.
+
+    With --table, events that belong to no table (messages, some DDL) are left out. Shapes:
+    native (the log's own), debezium, pgstream, pg_flo.
+
+    \b
+    Examples:
+      pgtide log tail --from 16/B374D848 --limit 10
+      pgtide log tail --follow --from now --table 'public.*' --format debezium
+    """
+    invocation = ctx.ensure_object(Invocation)
+    # A pipe that closes, as `| head` does, and Ctrl-C both mean: that was enough.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        _print_events(invocation, follow, table, start, format, limit)
+    except KeyboardInterrupt:
+        pass
+    except BrokenPipeError:
+        # Python flushes stdout once more at exit; give it something that takes it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _print_events(
+    invocation: Invocation,
+    follow: bool,
+    table: list[str] | None,
+    start: str,
+    format: Format,
+    limit: int | None,
+) -> None:
+    from pgtide.config import TablePatterns
+    from pgtide.log.formats import formatter
+
+    log = _open(invocation)
+    tables = TablePatterns(table) if table else None
+    to_json = formatter(format)
+    left = limit
+    for batch in log.batches(_position(log, start), tables=tables, follow=follow):
+        if left == 0:
+            return
+        now = datetime.now(UTC)
+        lines = [
+            json.dumps(to_json(event, log.source, now), ensure_ascii=False, allow_nan=False)
+            for event in _first(log.decode(batch), left)
+        ]
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
+        sys.stdout.flush()
+        if left is not None:
+            left -= len(lines)
+            if left == 0:
+                return
+
+
+def _first(events: Iterator[Event], count: int | None) -> Iterator[Event]:
+    for number, event in enumerate(events):
+        if number == count:
+            return
+        yield event
+
+
+def _position(log: Log, text: str) -> Position | None:
+    from pgtide.position import Position
+
+    if text == "beginning":
+        return None
+    return log.end if text == "now" else Position.parse(text)
+
+
+@command.command()
+def show(ctx: typer.Context) -> None:
+    """Show source, positions, size, tables and shapes.
+
+    JSON: {"source", "position", "complete_from", "first", "last", "version", "events",
+    "files", "bytes", "days", "tables": [{"schema", "table", "events"}], "shapes": [{"id",
+    "schema", "table", "since", "replica_identity", "columns"}]}.
+
+    \b
+    Example:
+      pgtide log show --json
+    """
+    invocation = ctx.ensure_object(Invocation)
+    summary = _open(invocation).summary()
+    if invocation.json:
+        print(json.dumps(summary, ensure_ascii=False))
+        return
+    _print_summary(summary)
+
+
+def _print_summary(summary: dict[str, Any]) -> None:
+    source = summary["source"]
+    print(f"source     {source['database']} (system {source['system_identifier']})")
+    print(f"slot       {source['slot']}")
+    print(f"position   {summary['position']}")
+    print(f"kept       {summary['complete_from'] or 'everything'}", end="")
+    print(" and later" if summary["complete_from"] else "")
+    print(f"events     {summary['events']}, {summary['first']} to {summary['last']}")
+    print(f"size       {summary['bytes'] / 1e6:.1f} MB in {summary['files']} files", end="")
+    print(f", {len(summary['days'])} days, version {summary['version']}")
+    shapes: dict[tuple[str, str], int] = {}
+    for shape in summary["shapes"]:
+        described = (shape["schema"], shape["table"])
+        shapes[described] = shapes.get(described, 0) + 1
+    for table in summary["tables"]:
+        known = shapes.get((table["schema"], table["table"]), 0)
+        name = f"{table['schema']}.{table['table']}" if table["table"] else "(no table)"
+        print(f"{table['events']:>10}  {name}" + (f", {known} shapes" if known > 1 else ""))
+
+
+@command.command()
+def compact(ctx: typer.Context) -> None:
+    """Merge small files, apply retention, remove what is no longer needed.
+
+    Capture does this by itself; running both at once is safe.
+
+    \b
+    Example:
+      pgtide log compact
+    """
+    from dataclasses import asdict
+
+    from pgtide.log.maintenance import Maintenance
+
+    invocation = ctx.ensure_object(Invocation)
+    _open(invocation)  # says best what is wrong with the path
+    settings = invocation.config.log
+    upkeep = Maintenance(settings.path, settings.storage, settings.retention)
+    outcome = upkeep.run_fully()
+    if invocation.json:
+        print(json.dumps(asdict(outcome)))
+        return
+    print(f"merged {outcome.files_merged} files, dropped {outcome.files_dropped} old ones")
+    print(
+        f"removed {outcome.versions_cleaned} old versions of the Delta log "
+        f"and {outcome.orphans_removed} files that a crash left behind"
+    )
+
+
+def _open(invocation: Invocation) -> Log:
+    settings = invocation.config.log
+    from pgtide.log.reader import Log
+
+    return Log(settings.path, settings.storage)

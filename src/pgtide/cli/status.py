@@ -1,0 +1,114 @@
+"""``pgtide status``: the slot, the log, and the capture between them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import typer
+
+from pgtide.cli.invocation import Invocation
+from pgtide.cli.marks import print_line
+
+
+def command(ctx: typer.Context) -> int:
+    """Show slot, log position and lag.
+
+    Exits with 1 when the source cannot be reached, there is no log, the slot is missing or
+    lost, or the newest thing capture did was to fail. Rates are measured for one second. JSON:
+    {"ok", "source": {"error"} or {"server_lsn", "wal_bytes_per_second"}, "slot": {"name",
+    "exists", "active", "wal_status", "retained_bytes", "safe_wal_size",
+    "seconds_to_invalidation", "confirmed", "restart"} or null, "log": {"position",
+    "lag_bytes", "lag_seconds"} or {"error"}, "capture": {"running", "gear",
+    "events_per_second", "events", "updated_at", "last_error"} or null}.
+
+    \b
+    Example:
+      pgtide status --json
+    """
+    invocation = ctx.ensure_object(Invocation)
+    config = invocation.config
+    from pgtide.cli.status_facts import gather
+
+    status = gather(config)
+    if invocation.json:
+        print(json.dumps(status, ensure_ascii=False))
+    else:
+        _print_source(status)
+        _print_slot(status["slot"])
+        _print_log(status["log"])
+        _print_capture(status["capture"])
+    return 0 if status["ok"] else 1
+
+
+def _print_source(status: dict[str, Any]) -> None:
+    source = status["source"]
+    if error := source.get("error"):
+        print_line("fail", f"source: {error['message']}", error["hint"])
+        return
+    rate = _size(source["wal_bytes_per_second"])
+    print_line("ok", f"source: at {source['server_lsn']}, writes {rate}/s of WAL")
+
+
+def _print_slot(slot: dict[str, Any] | None) -> None:
+    if slot is None:
+        return
+    if not slot["exists"]:
+        print_line("fail", f"slot {slot['name']}: does not exist", "Run: pgtide init")
+        return
+    if slot["wal_status"] == "lost":
+        hint = "Changes are missing from the log. Run: pgtide destroy, pgtide init"
+        print_line("fail", f"slot {slot['name']}: lost, the server removed its WAL", hint)
+        return
+    use = f"active (server process {slot['active_pid']})" if slot["active"] else "not active"
+    text = f"slot {slot['name']}: {use}, {slot['wal_status']}"
+    text += f", retains {_size(slot['retained_bytes'] or 0)} of WAL"
+    if slot["safe_wal_size"] is not None:
+        text += f", {_size(slot['safe_wal_size'])} left until the server drops it"
+    left = slot["seconds_to_invalidation"]
+    if left is not None:
+        text += f", in {_duration(left)} at the present rate"
+    endangered = slot["wal_status"] == "unreserved" or (left is not None and left < 3600)
+    print_line("warn" if endangered or not slot["active"] else "ok", text)
+
+
+def _print_log(log: dict[str, Any]) -> None:
+    if error := log.get("error"):
+        print_line("fail", f"log: {error['message']}", error["hint"])
+        return
+    text = f"log: at {log['position']}"
+    if log["lag_bytes"] is not None:
+        text += f", {_size(log['lag_bytes'])} behind"
+    if log["lag_seconds"] is not None:
+        text += f", {_duration(log['lag_seconds'])}"
+    print_line("ok", text)
+
+
+def _print_capture(capture: dict[str, Any] | None) -> None:
+    if capture is None:
+        print_line("warn", "capture: never ran on this log", "Run: pgtide capture")
+        return
+    if capture["running"]:
+        rate = f"{capture['events_per_second']:.0f} events/s"
+        print_line(
+            "ok", f"capture: {capture['gear']}, {rate}, {capture['events']} since it started"
+        )
+    else:
+        print_line("warn", f"capture: not running since {capture['updated_at']}")
+    if error := capture["last_error"]:
+        print_line("warn", f"last error at {error['at']}: {error['message']}", error["hint"])
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def _duration(seconds: float) -> str:
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.1f} s"

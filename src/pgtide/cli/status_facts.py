@@ -1,0 +1,136 @@
+"""The facts behind ``pgtide status``: from the server, from the log, from capture's own file.
+
+Each part stands alone. A server that is down hides the slot, not the log; a log that is not
+there yet hides nothing of the server.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+
+from pgtide.capture.progress import FILE, LOCAL_INTERVAL_S, OBJECT_STORE_INTERVAL_S
+from pgtide.config import Config
+from pgtide.errors import PgtideError
+from pgtide.log.reader import Log
+from pgtide.log.storage import Storage
+from pgtide.position import Lsn
+from pgtide.postgres.connection import connect, translate
+from pgtide.postgres.slot import SlotState, read_slot
+
+SAMPLE_SECONDS = 1.0  # between the two looks that rates are taken from
+_OVERDUE = 5  # intervals without a word after which a capture counts as gone
+
+_SERVER = """
+SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
+            ELSE pg_current_wal_lsn() END::text, clock_timestamp()
+"""
+
+
+def gather(config: Config) -> dict[str, Any]:
+    """Everything, as the documented JSON."""
+    source, slot, server, at = _source(config)
+    log = _log(config, server, at)
+    capture = _capture(config)
+    failing = capture is not None and not capture["running"] and capture["last_error"] is not None
+    ok = (
+        "error" not in source
+        and "error" not in log
+        and slot is not None
+        and slot["exists"]
+        and slot["wal_status"] != "lost"
+        and not failing
+    )
+    return {"ok": ok, "source": source, "slot": slot, "log": log, "capture": capture}
+
+
+def _source(
+    config: Config,
+) -> tuple[dict[str, Any], dict[str, Any] | None, Lsn | None, datetime | None]:
+    try:
+        with connect(config.source.url.reveal(), application_name="pgtide status") as conn:
+            before = Lsn.parse(_one(conn.execute(_SERVER).fetchone())[0])
+            began = time.monotonic()
+            time.sleep(SAMPLE_SECONDS)
+            text, at = _one(conn.execute(_SERVER).fetchone())
+            rate = (Lsn.parse(text) - before) / (time.monotonic() - began)
+            slot = read_slot(conn, config.source.slot)
+    except psycopg.Error as exc:
+        return {"error": _error(translate(exc))}, None, None, None
+    except PgtideError as exc:
+        return {"error": _error(exc)}, None, None, None
+    server = Lsn.parse(text)
+    facts = {"server_lsn": text, "wal_bytes_per_second": round(rate, 1)}
+    return facts, _slot(slot, rate), server, at
+
+
+def _one(row: tuple[Any, ...] | None) -> tuple[Any, ...]:
+    if row is None:
+        raise AssertionError("a SELECT without FROM returns one row")
+    return row
+
+
+def _slot(slot: SlotState, rate: float) -> dict[str, Any]:
+    # The server counts safe_wal_size down as WAL is written while the slot stands still.
+    left = None
+    if slot.safe_wal_size is not None and rate > 0:
+        left = round(max(0, slot.safe_wal_size) / rate, 1)
+    return {
+        "name": slot.name,
+        "exists": slot.exists,
+        "active": slot.active_pid is not None,
+        "active_pid": slot.active_pid,
+        "wal_status": "lost" if slot.invalid else slot.wal_status,
+        "retained_bytes": slot.retained_bytes,
+        "safe_wal_size": slot.safe_wal_size,
+        "seconds_to_invalidation": left,
+        "confirmed": _text(slot.confirmed_flush_lsn),
+        "restart": _text(slot.restart_lsn),
+    }
+
+
+def _log(config: Config, server: Lsn | None, at: datetime | None) -> dict[str, Any]:
+    try:
+        log = Log(config.log.path, config.log.storage)
+        position = log.position
+        lag = None if server is None else max(0, server - position)
+        behind = 0.0 if lag == 0 else _seconds_behind(log, at)
+    except PgtideError as exc:
+        return {"error": _error(exc)}
+    return {"position": str(position), "lag_bytes": lag, "lag_seconds": behind}
+
+
+def _seconds_behind(log: Log, at: datetime | None) -> float | None:
+    """Age of what the log knows, by the server's clock; None when it cannot be told."""
+    known = log.known_until()
+    if known is None or at is None:
+        return None
+    return round(max(0.0, (at - known).total_seconds()), 3)
+
+
+def _capture(config: Config) -> dict[str, Any] | None:
+    storage = Storage(config.log.path, config.log.storage)
+    try:
+        content = storage.read(FILE)
+    except PgtideError:
+        return None  # the log's own line says what is wrong
+    if content is None:
+        return None
+    fields: dict[str, Any] = json.loads(content)
+    interval = LOCAL_INTERVAL_S if storage.local is not None else OBJECT_STORE_INTERVAL_S
+    silent = datetime.now(UTC) - datetime.fromisoformat(fields["updated_at"])
+    wanted = ("gear", "events", "events_per_second", "started_at", "updated_at", "last_error")
+    running = fields.get("gear") != "stopped" and silent.total_seconds() < _OVERDUE * interval
+    return {"running": running, "pid": fields["pid"], **{name: fields[name] for name in wanted}}
+
+
+def _error(exc: PgtideError) -> dict[str, str]:
+    return {"kind": type(exc).__name__, "message": exc.message, "hint": exc.hint}
+
+
+def _text(lsn: Lsn | None) -> str | None:
+    return None if lsn is None else str(lsn)

@@ -1,0 +1,82 @@
+"""``pgtide init``, ``check`` and ``destroy`` as a user calls them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pgtide.cli import run
+from tests.fixtures.databases import Database
+
+
+@pytest.fixture
+def config(database: Database, tmp_path: Path) -> Path:
+    database.execute("CREATE TABLE keyed (id int PRIMARY KEY)")
+    path = tmp_path / "pgtide.yaml"
+    source = {"url": database.url, "slot": database.name}
+    path.write_text(json.dumps({"source": source, "log": {"path": "log"}}))
+    return path
+
+
+def pgtide(config: Path, *arguments: str) -> int:
+    return run([*arguments, "-c", str(config)])
+
+
+def test_from_nothing_to_nothing(
+    config: Path, database: Database, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert pgtide(config, "check") == 1
+    assert "✗ slot: there is no slot" in capsys.readouterr().out
+    assert pgtide(config, "init") == 0
+    assert f"✓ replication slot {database.name}\n" in capsys.readouterr().out
+    assert pgtide(config, "init") == 0
+    assert f"✓ replication slot {database.name} (already there)" in capsys.readouterr().out
+    assert pgtide(config, "check", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["ok"] is True
+    assert set(document["checks"][0]) == {"name", "level", "message", "hint"}
+    assert pgtide(config, "destroy", "--yes", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["removed"][0].startswith("replication slot")
+
+
+def test_dry_run_prints_sql_alone(
+    config: Path, database: Database, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert pgtide(config, "init", "--dry-run") == 0
+    printed = capsys.readouterr().out
+    assert not (config.parent / "log").exists()
+    with database.connect() as conn:
+        conn.execute(printed.encode())
+    assert pgtide(config, "init", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["log_created"] is True
+    assert document["slot_created"] is True
+    assert {step["state"] for step in document["steps"]} <= {"already", "note"}
+
+
+def test_destroy_asks(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert pgtide(config, "destroy") == 1
+    assert "removed" not in capsys.readouterr().out
+
+
+def test_log_that_cannot_be_made_takes_the_slot_with_it(
+    config: Path, database: Database, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (config.parent / "log").write_text("a file is in the way")
+    assert pgtide(config, "init") == 1
+    assert database.execute(
+        "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"
+    ) == [(0,)]
+    assert pgtide(config, "check") == 1
+    assert "✗ log: " in capsys.readouterr().out
+
+
+def test_log_that_was_moved_away(config: Path, database: Database) -> None:
+    assert pgtide(config, "init") == 0
+    database.execute(
+        f"SELECT pg_replication_slot_advance('{database.name}', pg_current_wal_insert_lsn())"
+    )
+    (config.parent / "log").rename(config.parent / "elsewhere")
+    assert pgtide(config, "init") == 1
