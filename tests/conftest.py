@@ -1,3 +1,7 @@
 """Fixtures live in plugins, one file per thing they provide."""
 
-pytest_plugins = ["tests.fixtures.capture", "tests.fixtures.postgres"]
+pytest_plugins = [
+    "tests.fixtures.capture",
+    "tests.fixtures.postgres",
+    "tests.fixtures.proxy",
+]

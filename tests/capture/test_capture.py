@@ -261,7 +261,7 @@ def test_generated_columns_are_sent_from_18_on(
 def test_left_out_tables_are_counted(make_captured: MakeCaptured, database: Database) -> None:
     database.execute("CREATE SCHEMA audit; CREATE TABLE audit.keep (id int PRIMARY KEY)")
     captured = make_captured(tables=["*.*", "!audit.*", "!public.tmp_*", "audit.keep"])
-    own = captured.capture().counters
+    captured.capture()
     captured.run(
         """
         CREATE TABLE kept (id int PRIMARY KEY);
@@ -282,7 +282,7 @@ def test_left_out_tables_are_counted(make_captured: MakeCaptured, database: Data
     counters = captured.capture().counters
     inserts = [(e.table, e.after) for e in captured.events("insert")]
     assert inserts == [("kept", {"id": "1"}), ("keep", {"id": "1"}), ("one", {"id": "2"})]
-    assert counters["filtered_rows"] - own["filtered_rows"] == 102
+    assert counters["filtered_rows"] == 102
     assert counters["filtered_ddl"] == 2
     captured.check_log()
 

@@ -76,7 +76,7 @@ class SmallLog:
         """Commit rows; the log's position becomes the last LSN plus one."""
         table = make_rows(rows)
         parts = self.writer.write_part(table)
-        last = max(table.column("lsn").to_pylist(), default=int(self.writer.position))
+        last = max(table.column("lsn").to_numpy(), default=int(self.writer.position))
         self.writer.commit(parts, Lsn(last + 1), 1)
         return parts
 

@@ -140,14 +140,17 @@ compaction.compact(changes, open_table(changes), Position(Lsn(10**9)), everythin
 """
 
 
+def _count_files(log: Any) -> int:
+    return len(list(Path(log.changes.root).glob("day=*/*")))
+
+
 def test_a_kill_before_the_commit_leaves_only_orphans(small_log: Any) -> None:
     small_log.commit_each(3)
     positions = small_log.positions()
     killed = subprocess.run([sys.executable, "-c", _KILLED, small_log.path], check=False)
     assert killed.returncode == -signal.SIGKILL
     assert small_log.positions() == positions
-    files = lambda: len(list(Path(small_log.changes.root).glob("day=*/*")))  # noqa: E731
-    assert files() == 4
+    assert _count_files(small_log) == 4
     assert sweep(small_log.changes, keep=0, now=time.time() + 1) == 1
-    assert files() == 3
+    assert _count_files(small_log) == 3
     assert small_log.positions() == positions

@@ -92,8 +92,8 @@ def test_values(small_log: Any) -> None:
 
 def test_unchanged_is_a_thing_of_its_own() -> None:
     assert repr(UNCHANGED) == "UNCHANGED"
-    assert UNCHANGED != None  # noqa: E711
-    assert UNCHANGED != ""
+    others: list[object] = [None, "", "unchanged", False]
+    assert UNCHANGED not in others
     assert pickle.loads(pickle.dumps(UNCHANGED)) is UNCHANGED
     with pytest.raises(TypeError, match="is UNCHANGED"):
         bool(UNCHANGED)

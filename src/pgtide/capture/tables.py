@@ -13,6 +13,7 @@ import base64
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pgtide.capture.ddl import DdlCommand, Forged, SigningKey, read_message
 from pgtide.config import TablePatterns
@@ -89,18 +90,35 @@ class TableCatalog:
         self._on_ddl(command)
         if command.unknown:
             self.counters.unknown_ddl += 1
-        wanted = []
         for layout in command.layouts:
             self._layouts[layout.oid] = layout
             if selects(self._patterns, layout):
-                wanted.append(layout)
                 self._shapes.assign(replace(self._sent(layout), since=lsn))
-        named = [(d["schema"], d["identity"]) for d in command.dropped if d["type"] == "table"]
-        if command.layouts and not wanted and not named:
+        payload = command.payload()
+        tables = [*command.layouts, *self._forget_dropped(payload["dropped"])]
+        wanted = [table for table in tables if selects(self._patterns, table)]
+        if tables and not wanted:
             self.counters.filtered_ddl += 1
             return None
+        # DDL that concerns no table (a type, a function, a schema) is always logged.
         slot = Slot(wanted[0].schema, wanted[0].table) if wanted else Slot(None, None)
-        return LoggedMessage("ddl", json.dumps(command.payload()), slot)
+        return LoggedMessage("ddl", json.dumps(payload), slot)
+
+    def _forget_dropped(self, dropped: list[dict[str, Any]]) -> list[Shape]:
+        """The dropped tables that we knew; a partition's entry is told its root."""
+        shapes = []
+        for item in dropped:
+            shape = self._layouts.pop(item["oid"], None) if item["type"] == "table" else None
+            if shape is None:
+                continue
+            shapes.append(shape)
+            if shape.root_oid:
+                item["root"] = {
+                    "oid": shape.root_oid,
+                    "schema": shape.root_schema,
+                    "table": shape.root_table,
+                }
+        return shapes
 
     def _sent(self, layout: Shape) -> Shape:
         """The layout without the columns that the publication does not carry."""

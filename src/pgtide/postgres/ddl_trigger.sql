@@ -28,9 +28,9 @@ WITH random AS MATERIALIZED (
         || sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())) AS key
 )
 INSERT INTO pgtide.secret (inner_pad, outer_pad)
-SELECT string_agg(set_byte(decode('00', 'hex'), 0, get_byte(key, i) # 54), decode('', 'hex') ORDER BY i),
-       string_agg(set_byte(decode('00', 'hex'), 0, get_byte(key, i) # 92), decode('', 'hex') ORDER BY i)
-FROM random, generate_series(0, 63) AS i
+SELECT string_agg(set_byte(zero, 0, get_byte(key, i) # 54), NULL ORDER BY i),
+       string_agg(set_byte(zero, 0, get_byte(key, i) # 92), NULL ORDER BY i)
+FROM random, decode('00', 'hex') AS zero, generate_series(0, 63) AS i
 ON CONFLICT DO NOTHING;
 
 CREATE OR REPLACE FUNCTION pgtide.sign(message text) RETURNS text
