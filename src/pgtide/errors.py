@@ -24,6 +24,7 @@
     │   └── CheckFailed                a check found something wrong                   exit 1
     └── TransientError             the same call may succeed later
         ├── SourceUnavailable          connection lost, server starting, too many clients
+        │   └── SourceExhausted            the server gave a query up: its time, space or memory
         ├── SlotBusy                   another session holds the slot
         └── LogUnavailable             the log's storage did not answer, disk full
 
@@ -150,6 +151,10 @@ class CheckFailed(TerminalError):
 
 class SourceUnavailable(TransientError):
     """The server cannot be reached, is starting or stopping, or has no room."""
+
+
+class SourceExhausted(SourceUnavailable):
+    """The server gave up on a query that took too much time, space or memory."""
 
 
 class SlotBusy(TransientError):

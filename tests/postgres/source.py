@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import struct
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 from pgtide.config import Config
 from pgtide.postgres import setup
 from pgtide.postgres.connection import connect
-from pgtide.postgres.ddl_trigger import PREFIX, read_key, verified_body
+from pgtide.postgres.ddl_trigger import PREFIX, read_key
 from pgtide.postgres.setup import InitResult
 from tests.fixtures.databases import Database
 
@@ -73,3 +75,10 @@ def _message(data: bytes) -> tuple[str, bytes]:
     end = data.index(b"\0", 10)
     (length,) = struct.unpack_from(">I", data, end + 1)
     return data[10:end].decode(), data[end + 5 : end + 5 + length]
+
+
+def verified_body(key: bytes, content: bytes) -> bytes | None:
+    """The JSON body of a message whose signature is right; None for every other."""
+    signature, separator, body = content.partition(b"\n")
+    expected = hmac.new(key, body, hashlib.sha256).hexdigest().encode()
+    return body if separator and hmac.compare_digest(signature, expected) else None

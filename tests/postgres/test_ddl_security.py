@@ -10,9 +10,9 @@ import psycopg
 import pytest
 
 from pgtide.postgres.connection import connect
-from pgtide.postgres.ddl_trigger import read_key, verified_body
+from pgtide.postgres.ddl_trigger import read_key
 from tests.fixtures.databases import Database
-from tests.postgres.source import PreparedSource, tables
+from tests.postgres.source import PreparedSource, tables, verified_body
 
 
 @pytest.fixture

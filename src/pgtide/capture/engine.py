@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pgtide.capture.progress import Progress, ProgressFile
 from pgtide.capture.session import CaptureSession
 from pgtide.config import Config
-from pgtide.errors import LogUnavailable, PgtideError, SlotBusy, TransientError
+from pgtide.errors import LogMissing, LogUnavailable, PgtideError, SlotBusy, TransientError
 from pgtide.log.storage import Storage
 
 logger = logging.getLogger(__name__)
@@ -43,6 +43,7 @@ class Capture:
         self.progress = Progress()
         self._file = ProgressFile(Storage(config.log.path, config.log.storage), self.progress)
         self._on_progress = on_progress
+        self._opened = False  # whether the log was there once
 
     def stop(self) -> None:
         """Flush what is complete and end ``run``; safe to call from a signal handler."""
@@ -56,9 +57,13 @@ class Capture:
             before = self.progress.position
             try:
                 with CaptureSession(self._config, self.progress, self._stop, gear) as session:
+                    self._opened = True
                     session.run(until_current=until_current, tick=self._tick)
                 break
-            except TransientError as error:
+            except PgtideError as error:
+                if not self._may_pass(error):
+                    self._failed(error)
+                    raise
                 if self.progress.position > before:
                     failures, moved_at = 0, time.monotonic()
                 failures += 1
@@ -66,13 +71,16 @@ class Capture:
                 if time.monotonic() - moved_at > self._patience(error, until_current):
                     raise
                 self._back_off(error, failures)
-            except PgtideError as error:
-                self._failed(error)
-                raise
         self.progress.gear = "stopped"
         self._tick(force=True)
 
-    def _patience(self, error: TransientError, until_current: bool) -> float:
+    def _may_pass(self, error: PgtideError) -> bool:
+        """Whether trying again may help; a log that was there once may come back."""
+        return isinstance(error, TransientError) or (
+            isinstance(error, LogMissing) and self._opened
+        )
+
+    def _patience(self, error: PgtideError, until_current: bool) -> float:
         """How long to keep trying without progress."""
         if isinstance(error, SlotBusy) and not self.progress.commits:
             return SLOT_BUSY_PATIENCE_S
@@ -82,7 +90,7 @@ class Capture:
         self.progress.failed(error)
         self._tick(force=True)
 
-    def _back_off(self, error: TransientError, failures: int) -> None:
+    def _back_off(self, error: PgtideError, failures: int) -> None:
         delay = min(BACKOFF_LAST_S, BACKOFF_FIRST_S * 2 ** min(failures, 12))
         delay *= random.uniform(0.5, 1.0)
         logger.warning("%s; trying again in %.1f s", error.message, delay)

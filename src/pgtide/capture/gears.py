@@ -8,20 +8,20 @@ messages; ``Receiver`` turns either into chunks.
 
 from __future__ import annotations
 
-import select
 import time
 from dataclasses import dataclass
 
+import psycopg
 from psycopg import pq, sql
 
 from pgtide.capture.receive import Receiver
-from pgtide.errors import SlotBusy, SourceError, SourceUnavailable
+from pgtide.errors import SlotBusy, SourceError
 from pgtide.position import Lsn
 from pgtide.postgres.connection import (
     SqlConnection,
     connect_replication,
-    result_error,
     run,
+    translate,
 )
 
 SLOT_BUSY_RETRIES_S = 10.0
@@ -106,21 +106,7 @@ class BulkSession:
             options=options,
         )
         self._pgconn.send_query(query.as_bytes(conn))
-        self._wait_for_copy()
         self.receiver = Receiver(self._pgconn, streaming=False, confirmed=upto)
-
-    def _wait_for_copy(self) -> None:
-        while self._pgconn.is_busy():
-            select.select([self._pgconn.socket], [], [], 1.0)
-            self._pgconn.consume_input()
-        result = self._pgconn.get_result()
-        if result is None:
-            raise SourceUnavailable("connection lost")
-        if result.status != pq.ExecStatus.COPY_OUT:
-            error = result_error(result, self._pgconn)
-            while self._pgconn.get_result() is not None:
-                pass
-            raise error
 
     def close(self) -> None:
         """Let the thread end; the SQL session goes on."""
@@ -129,12 +115,23 @@ class BulkSession:
 
 def advance(conn: SqlConnection, slot: str, lsn: Lsn) -> None:
     """Confirm a position by SQL; nothing happens if the slot is there already."""
-    conn.execute(
-        "SELECT pg_catalog.pg_replication_slot_advance(slot_name, %s) "
-        "FROM pg_catalog.pg_replication_slots "
-        "WHERE slot_name = %s AND confirmed_flush_lsn < %s",
-        [str(lsn), slot, str(lsn)],
-    )
+    deadline = time.monotonic() + SLOT_BUSY_RETRIES_S
+    while True:
+        try:
+            conn.execute(
+                "SELECT pg_catalog.pg_replication_slot_advance(slot_name, %s) "
+                "FROM pg_catalog.pg_replication_slots "
+                "WHERE slot_name = %s AND confirmed_flush_lsn < %s",
+                [str(lsn), slot, str(lsn)],
+            )
+            return
+        except psycopg.errors.ObjectInUse as exc:
+            # After a switch of gears: our own walsender may not have let go yet.
+            if time.monotonic() > deadline:
+                raise translate(exc) from exc
+            time.sleep(0.02)
+        except psycopg.Error as exc:
+            raise translate(exc) from exc
 
 
 def flush_lsn(conn: SqlConnection) -> Lsn:

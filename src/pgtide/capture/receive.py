@@ -95,7 +95,8 @@ class Receiver:
         """Give a chunk's buffer back."""
         buffer = self._out.pop(id(received.chunk), None)
         if buffer is not None:
-            self._free.put(buffer)
+            # One that grew for a huge message would keep its memory for ever.
+            self._free.put(buffer if len(buffer.data) == CHUNK_BYTES else _Buffer())
 
     def confirm(self, lsn: Lsn) -> None:
         """Tell the server that everything up to here is durable."""
@@ -111,12 +112,28 @@ class Receiver:
 
     def _run(self) -> None:
         try:
+            if not self._streaming:
+                self._await_copy()
             while not self._stopping:
                 buffer = self._free_buffer()
                 if buffer is None or self._fill(buffer):
                     break
+            self._feedback()  # what was confirmed last
         except BaseException as exc:  # handed to the decoding side, which decides
             self._ready.put(exc)
+
+    def _await_copy(self) -> None:
+        """Wait until the query that was sent begins to answer."""
+        while self._pgconn.is_busy():
+            if self._stopping:
+                return
+            self._wait(_POLL_S)
+            self._pgconn.consume_input()
+        result = self._pgconn.get_result()
+        if result is None:
+            raise SourceUnavailable("connection lost")
+        if result.status != pq.ExecStatus.COPY_OUT:
+            self._read_results(result)
 
     def _free_buffer(self) -> _Buffer | None:
         while not self._stopping:
@@ -205,11 +222,19 @@ class Receiver:
 
     def _end_of_copy(self) -> None:
         """Read the result behind the data; errors of the server surface here."""
-        while (result := self._pgconn.get_result()) is not None:
-            if result.status == pq.ExecStatus.FATAL_ERROR:
-                raise result_error(result, self._pgconn)
+        self._read_results(self._pgconn.get_result())
         if self._streaming:
             raise SourceUnavailable("the server ended the replication stream")
+
+    def _read_results(self, result: pq.abc.PGresult | None) -> None:
+        """Read to the end, so that the session can be used again; then raise what failed."""
+        error: BaseException | None = None
+        while result is not None:
+            if result.status == pq.ExecStatus.FATAL_ERROR and error is None:
+                error = result_error(result, self._pgconn)
+            result = self._pgconn.get_result()
+        if error is not None:
+            raise error
 
     def _broken(self) -> BaseException:
         result = self._pgconn.get_result()

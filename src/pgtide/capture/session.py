@@ -31,7 +31,7 @@ from pgtide.capture.startup import check_publications, check_source
 from pgtide.capture.tables import HEARTBEAT_PREFIX, TableCatalog
 from pgtide.capture.upkeep import Upkeep
 from pgtide.config import Config, TablePatterns
-from pgtide.errors import SourceError
+from pgtide.errors import SourceExhausted
 from pgtide.log.shapes import ShapeStore
 from pgtide.log.storage import Storage
 from pgtide.log.writer import LogWriter
@@ -138,8 +138,20 @@ class CaptureSession:
         return "live"
 
     def _run_bulk(self) -> None:
-        """Peek, make durable, advance, until the backlog is small."""
+        """Drain the backlog by SQL, or as much of it as the server can hold for us."""
         self._conn.execute(f"SET statement_timeout = {BULK_TIMEOUT_MS}".encode())
+        # A peek goes on for a while in the server after we are gone, and with it our lock.
+        self._conn.execute("SET client_connection_check_interval = '1s'")
+        try:
+            self._drain_backlog()
+        except SourceExhausted as error:
+            logger.warning("bulk gear: %s; going on live", error.message)
+            self._bulk_again = self._server_position()
+        if not self._stop.is_set():  # else a COPY may be under way, and the session ends
+            self._conn.execute("SET statement_timeout = 0")
+
+    def _drain_backlog(self) -> None:
+        """Peek, make durable, advance, until the backlog is small."""
         decoder = self._decoder()
         while not self._finished():
             position = self._writer.position
@@ -155,33 +167,26 @@ class CaptureSession:
         advance(self._conn, self._config.source.slot, self._writer.position)
 
     def _peek(self, decoder: Decoder, upto: Lsn) -> bool:
-        """One batch of the backlog; False if the server cannot hold it for us."""
+        """One batch of the backlog; False if we were told to stop."""
         decoder.resume(self._writer.position)
         buffer = self._buffer()
         messages = 0
-        try:
-            session = BulkSession(self._conn, self._start.stream, upto, BULK_MESSAGES)
-        except SourceError as error:
-            # Temp file limit or timeout: this stretch goes through the live gear.
-            logger.warning("bulk gear: %s; going on live", error.message)
-            self._bulk_again = upto
-            return False
+        session = BulkSession(self._conn, self._start.stream, upto, BULK_MESSAGES)
         try:
             finished = False
             while not finished:
-                received = session.receiver.get(1.0)
-                if received is None:
-                    self._tick()
-                    continue
-                finished = received.finished
-                messages += received.chunk.count
-                self._take(decoder, buffer, received)
-                session.receiver.release(received)
+                received = session.receiver.get(0.25)
+                if received is not None:
+                    finished = received.finished
+                    messages += received.chunk.count
+                    self._take(decoder, buffer, received)
+                    session.receiver.release(received)
                 if buffer.full:
                     self._flush(decoder, buffer, buffer.end)
                 if self._stop.is_set():
                     self._flush(decoder, buffer, buffer.end)
                     return False  # the session's end closes the connection under the COPY
+                self._tick()
         finally:
             session.close()
         covered = max(upto, buffer.end) if messages < BULK_MESSAGES else buffer.end
@@ -231,7 +236,7 @@ class CaptureSession:
             buffer.add(decoder.decode(received.chunk), decoder.slots)
         if self._publication_touched:
             self._publication_touched = False
-            self._flush(decoder, buffer, buffer.end)
+            # Before anything is vouched for: rows after the change may be missing.
             check_publications(self._side, self._config.source.slot)
 
     def _flush_due(self, buffer: RowBuffer, vouched: Lsn) -> bool:
@@ -305,6 +310,7 @@ class CaptureSession:
         """An LSN that everything committed before now lies before, and that is flushed."""
         if self._side.execute("SELECT pg_catalog.pg_is_in_recovery()").fetchone() != (True,):
             # Its own commit record flushes whatever asynchronous commits left in memory.
+            self._side.execute("SET synchronous_commit = local")
             self._side.execute(
                 "SELECT pg_catalog.pg_logical_emit_message(true, %s, '')", [HEARTBEAT_PREFIX]
             )
@@ -316,12 +322,15 @@ class CaptureSession:
         if idle > HEARTBEAT_INTERVAL_S and self._progress.lag_bytes > 0:
             self._idle_commit_at = time.monotonic()
             self._side.execute(
-                "SELECT pg_catalog.pg_logical_emit_message(false, %s, '')", [HEARTBEAT_PREFIX]
+                "SELECT pg_catalog.pg_logical_emit_message(false, %s, '')"
+                " WHERE NOT pg_catalog.pg_is_in_recovery()",
+                [HEARTBEAT_PREFIX],
             )
 
     def _open_catalog(self) -> None:
         config = self._config
-        self._shapes = ShapeStore(Storage(config.log.path, config.log.storage))
+        log = Storage(config.log.path, config.log.storage)
+        self._shapes = ShapeStore(log, self._writer.position)
         self._catalog = TableCatalog(
             self._shapes,
             TablePatterns(config.source.tables),

@@ -90,12 +90,14 @@ class TableCatalog:
         self._on_ddl(command)
         if command.unknown:
             self.counters.unknown_ddl += 1
+        before = [self._layouts[new.oid] for new in command.layouts if new.oid in self._layouts]
         for layout in command.layouts:
             self._layouts[layout.oid] = layout
             if selects(self._patterns, layout):
                 self._shapes.assign(replace(self._sent(layout), since=lsn))
         payload = command.payload()
-        tables = [*command.layouts, *self._forget_dropped(payload["dropped"])]
+        # A table that a rename takes out of the patterns leaves the log with that command.
+        tables = [*command.layouts, *self._forget_dropped(payload["dropped"]), *before]
         wanted = [table for table in tables if selects(self._patterns, table)]
         if tables and not wanted:
             self.counters.filtered_ddl += 1

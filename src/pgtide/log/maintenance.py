@@ -135,11 +135,9 @@ class Maintenance:
         )
 
     def _refresh(self) -> None:
-        try:
-            self._table.update_incremental()
-        except (DeltaError, OSError):
-            # Commits in between may have been cleaned away; a new handle starts at a checkpoint.
-            self._table = open_table(self._changes)
+        # A new handle, not an updated one: Delta reads some facts from the Delta log when they
+        # are asked for, back to the checkpoint of the opening, and that may be cleaned by now.
+        self._table = open_table(self._changes)
 
     def _compact(self, now: float) -> int:
         marked, end = self._mark
@@ -165,8 +163,6 @@ class Maintenance:
 
     def _checkpoint(self) -> int:
         self._checkpointed = checkpoint(self._changes, self._table)
-        # What a handle costs grows with the commits since the checkpoint it was opened at.
-        self._table = open_table(self._changes)
         return self._checkpointed
 
     def _clean(self) -> int:

@@ -26,7 +26,7 @@ from pgtide.log.freshness import known_until
 from pgtide.log.order import read_ordered
 from pgtide.log.schema import CHANGES, SHAPES, TABLE_SCHEMA
 from pgtide.log.shapes import read_shapes
-from pgtide.log.snapshot import DataFile, Snapshot, open_table, read_snapshot
+from pgtide.log.snapshot import DataFile, Snapshot, newest_snapshot
 from pgtide.log.source import LogSource
 from pgtide.log.storage import Storage
 from pgtide.log.summary import summarise
@@ -48,7 +48,7 @@ class Log:
 
     def snapshot(self) -> Snapshot:
         """The newest version of the log."""
-        return read_snapshot(open_table(self._changes))
+        return newest_snapshot(self._changes)
 
     @property
     def position(self) -> Lsn:

@@ -28,7 +28,7 @@ from pgtide.log.fence import commit_maintenance
 from pgtide.log.files import delete, open_input, walk
 from pgtide.log.follow import commit_path
 from pgtide.log.readers import Reader, slowest
-from pgtide.log.snapshot import DataFile, Snapshot, open_table, read_snapshot
+from pgtide.log.snapshot import DataFile, Snapshot, newest_snapshot, read_snapshot
 from pgtide.log.source import complete_from_app_id
 from pgtide.log.storage import Storage
 from pgtide.position import Lsn
@@ -126,7 +126,7 @@ def sweep(
         for entry in walk(changes, "")
         if not entry.path.startswith((f"{_DELTA_LOG}/", f"{_REMOVED}/")) and entry.modified < before
     ]
-    known = set(in_use) | {file.path for file in read_snapshot(open_table(changes)).files}
+    known = set(in_use) | {file.path for file in newest_snapshot(changes).files}
     for version in _versions(changes):
         known.update(_removed_by(changes, version))
     for entry in walk(changes, _REMOVED):

@@ -12,7 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from pgtide.errors import LogFenced, LogMissing, LogUnavailable, PgtideError
 from pgtide.log.schema import SHAPES, SHAPES_SCHEMA
 from pgtide.log.storage import Storage
 from pgtide.position import Lsn
@@ -22,36 +24,50 @@ SHAPES_APP_ID = "pgtide/shapes"
 
 
 class ShapeStore:
-    """All shapes of a log in memory, and the only way to add one."""
+    """All shapes of a log in memory, and the only way to add one.
 
-    def __init__(self, log: Storage) -> None:
+    ``current`` is what held at ``position``: a transaction that was not committed
+    to the log may have left shapes behind, and comes again from its beginning.
+    """
+
+    def __init__(self, log: Storage, position: Lsn) -> None:
         self._storage = log.child(SHAPES)
-        self._table = DeltaTable(self._storage.root, storage_options=self._storage.options)
+        self._table = _open(self._storage)
         self.by_id: dict[int, Shape] = {}
         self.current: dict[int, Shape] = {}
         self._pending: list[Shape] = []
         for shape in read_shapes(self._table):
-            self._remember(shape)
+            self.by_id[shape.id] = shape
+            if shape.since < position:
+                self.current[shape.oid] = shape
 
     def assign(self, shape: Shape) -> Shape:
         """Give a shape its id; the shape that holds already keeps the one it has."""
         current = self.current.get(shape.oid)
         if current is not None and current.same_layout(shape):
             return current
+        shape = self._left_behind(shape) or self._new(shape)
+        self.current[shape.oid] = shape
+        return shape
+
+    def _new(self, shape: Shape) -> Shape:
         shape = replace(shape, id=max(self.by_id, default=0) + 1)
         self._pending.append(shape)
-        self._remember(shape)
+        self.by_id[shape.id] = shape
         return shape
+
+    def _left_behind(self, shape: Shape) -> Shape | None:
+        """The same shape of the same transaction, from a session that did not get to its end."""
+        for known in self.by_id.values():
+            if known.since == shape.since and known.same_layout(shape):
+                return known
+        return None
 
     def persist(self) -> None:
         """Make every assigned shape durable, in one commit."""
         if self._pending:
             _append(self._table, self._storage, self._pending)
             self._pending.clear()
-
-    def _remember(self, shape: Shape) -> None:
-        self.by_id[shape.id] = shape
-        self.current[shape.oid] = shape
 
 
 def create_shapes(log: Storage, baseline: Sequence[Shape]) -> None:
@@ -72,18 +88,44 @@ def read_shapes(table: DeltaTable) -> list[Shape]:
     return sorted((_shape(row) for row in rows), key=lambda shape: shape.id)
 
 
+def _open(storage: Storage) -> DeltaTable:
+    try:
+        return DeltaTable(storage.root, storage_options=storage.options)
+    except TableNotFoundError:
+        raise LogMissing(
+            "the log has no shapes",
+            detail=f"{storage.root} is not a Delta table.",
+            hint="Restore it from a backup, or start a new log: pgtide init",
+        ) from None
+    except (DeltaError, OSError) as exc:
+        raise _refused(exc) from exc
+
+
+def _refused(exc: Exception) -> PgtideError:
+    if "Concurrent transaction" in str(exc):
+        return LogFenced(
+            "another capture writes this log",
+            hint="Run only one: pgtide status shows the process; stop the other, then start again.",
+        )
+    return LogUnavailable("the log's shapes cannot be used", detail=str(exc).splitlines()[0])
+
+
 def _append(table: DeltaTable, storage: Storage, shapes: Sequence[Shape]) -> None:
     before = table.version()
-    write_deltalake(
-        table,
-        pa.Table.from_pylist([_row(shape) for shape in shapes], schema=SHAPES_SCHEMA),
-        mode="append",
-        # Two writers that hand out the same id would conflict here: one of them fails.
-        commit_properties=CommitProperties(
-            app_transactions=[Transaction(SHAPES_APP_ID, shapes[-1].id)]
-        ),
-    )
-    table.update_incremental()
+    storage.require("_delta_log")
+    try:
+        write_deltalake(
+            table,
+            pa.Table.from_pylist([_row(shape) for shape in shapes], schema=SHAPES_SCHEMA),
+            mode="append",
+            # Two writers that hand out the same id would conflict here: one of them fails.
+            commit_properties=CommitProperties(
+                app_transactions=[Transaction(SHAPES_APP_ID, shapes[-1].id)]
+            ),
+        )
+        table.update_incremental()
+    except (DeltaError, OSError) as exc:
+        raise _refused(exc) from exc
     for uri in table.file_uris() if storage.local is not None else []:
         storage.sync(uri.removeprefix("file://").removeprefix(storage.root).lstrip("/"))
     for version in range(before + 1, table.version() + 1):

@@ -76,6 +76,28 @@ def open_table(changes: Storage) -> DeltaTable:
 
 def read_snapshot(table: DeltaTable) -> Snapshot:
     """What the table's handle sees at its present version."""
+    try:
+        return _read_snapshot(table)
+    except (DeltaError, OSError) as exc:
+        # The handle reads from the Delta log as it is asked; clean-up may have been there first.
+        raise LogUnavailable(
+            "the log changed while it was opened",
+            detail=str(exc).splitlines()[0],
+            hint="Try again; if it persists, the log is damaged: restore it from a backup.",
+        ) from exc
+
+
+def newest_snapshot(changes: Storage) -> Snapshot:
+    """The newest version, opened anew."""
+    for _ in range(_TRIES - 1):
+        try:
+            return read_snapshot(open_table(changes))
+        except LogUnavailable:
+            continue
+    return read_snapshot(open_table(changes))
+
+
+def _read_snapshot(table: DeltaTable) -> Snapshot:
     source = LogSource.of(table.metadata().configuration, table.table_uri)
     return Snapshot(
         version=table.version(),
@@ -101,6 +123,7 @@ def added_file(action: dict[str, Any]) -> DataFile:
     )
 
 
+_TRIES = 3
 _BOUNDED = ("lsn", "seq", "schema", "table")
 
 

@@ -102,15 +102,19 @@ class Storage:
         except OSError as exc:
             raise unavailable(exc) from exc
 
+    def require(self, directory: str) -> None:
+        """Raise if a local directory is gone; delta-rs would quietly make another one."""
+        if self.local is not None and not (self.local / directory).is_dir():
+            raise LogUnavailable(
+                "the log's directory is gone",
+                detail=f"{self.local / directory} was there when the log was opened.",
+                hint="Put it back; capture goes on by itself.",
+            )
+
     def _ensure_directory(self, directory: Path) -> None:
         if directory in self._known_directories and directory.is_dir():
             return
-        if self.local is not None and not self.local.is_dir():
-            raise LogUnavailable(
-                "the log's directory is gone",
-                detail=f"{self.local} was there when the log was opened.",
-                hint="Put it back; capture goes on by itself.",
-            )
+        self.require("")
         directory.mkdir(exist_ok=True)
         sync_directory(directory.parent)
         self._known_directories.add(directory)

@@ -144,6 +144,7 @@ class LogWriter:
     def commit(self, parts: Sequence[AddAction], position: Lsn, timeline: int) -> None:
         """Make parts and the new position true together, durably."""
         before = self._table.version()
+        self.storage.require("_delta_log")
         try:
             self._table.create_write_transaction(
                 list(parts),

@@ -16,9 +16,11 @@ from pgtide.errors import (
     ConfigError,
     PgtideError,
     PrivilegeMissing,
+    PublicationMissing,
     SlotBusy,
     SlotMissing,
     SourceError,
+    SourceExhausted,
     SourceUnavailable,
 )
 
@@ -28,7 +30,16 @@ SqlConnection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 SESSION_PINS = (
     "SET search_path = ''; SET bytea_output = 'hex'; SET extra_float_digits = 3;"
     " SET datestyle = 'ISO, YMD'; SET intervalstyle = 'postgres'; SET timezone = 'UTC';"
-    " SET lc_monetary = 'C'; SET client_encoding = 'UTF8'"
+    " SET lc_monetary = 'C'; SET client_encoding = 'UTF8';"
+    # Limits meant for the role's other uses would end a session that waits.
+    " SET statement_timeout = 0; SET idle_session_timeout = 0"
+)
+
+_GAVE_UP = (
+    "53100",  # disk full
+    "53200",  # out of memory
+    "53400",  # temp_file_limit
+    "57014",  # statement_timeout
 )
 
 CONNECT_TIMEOUT_S = 10
@@ -117,6 +128,14 @@ def _from_sqlstate(sqlstate: str, message: str) -> PgtideError:
         return SlotBusy(message)
     if sqlstate == "42704" and "replication slot" in message:
         return SlotMissing(message, hint="Run: pgtide init")
+    if sqlstate == "42704" and message.startswith("publication"):
+        return PublicationMissing(
+            message,
+            detail="The server cannot decode what was written since it was dropped.",
+            hint="Start over: pgtide destroy --yes, a new log.path, pgtide init",
+        )
+    if sqlstate in _GAVE_UP:
+        return SourceExhausted(message)
     if sqlstate == "42501":
         return PrivilegeMissing(message, hint="Run: pgtide check")
     if sqlstate.startswith("28"):

@@ -1,14 +1,11 @@
-"""The DDL trigger: its SQL, whether it is installed as it should be, and its signatures.
+"""The DDL trigger: its SQL, whether it is installed as it should be, and its key.
 
-``ddl_trigger.sql`` explains what the trigger sends. A message is believed only
-when its signature fits and its ``xid`` is the transaction's it arrived in: a
-signed message copied out of the WAL and sent again carries the old one.
+``ddl_trigger.sql`` explains what the trigger sends, ``capture/ddl.py`` reads it.
 """
 
 from __future__ import annotations
 
 import hashlib
-import hmac
 from dataclasses import dataclass
 from importlib import resources
 
@@ -73,13 +70,6 @@ def read_key(conn: SqlConnection) -> bytes | None:
         return None
     pad = conn.execute("SELECT inner_pad FROM pgtide.secret").fetchone()
     return bytes(byte ^ INNER_PADDING for byte in pad[0]) if pad else None
-
-
-def verified_body(key: bytes, content: bytes) -> bytes | None:
-    """The JSON body of a message whose signature is right; None for every other."""
-    signature, separator, body = content.partition(b"\n")
-    expected = hmac.new(key, body, hashlib.sha256).hexdigest().encode()
-    return body if separator and hmac.compare_digest(signature, expected) else None
 
 
 def _may_read_settings(conn: SqlConnection) -> bool:

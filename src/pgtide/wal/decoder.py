@@ -8,7 +8,7 @@ a relation or a logical message *means* is asked of a ``Catalog``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -301,7 +301,9 @@ class Decoder:
                 raise _malformed("M", len(message.content), "stands outside a transaction")
             if state[k.SKIP]:
                 return
-            row = self._catalog.message(message, int(state[k.XID]))
+            # Its place is its transaction's; its own LSN says nothing that is in the log.
+            placed = replace(message, lsn=Lsn(int(state[k.LSN])))
+            row = self._catalog.message(placed, int(state[k.XID]))
             if row is not None:
                 state[k.SEQ] += 1
                 work.plain_row(state, OPS.index(row.op), self._slot_number(row.slot), row.payload)
