@@ -8,7 +8,7 @@ COMPILE := $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.1
 	--generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint format requirements docs clean postgres-versions \
+.PHONY: help setup demo test test-slow lint format requirements docs clean postgres-versions s3-server \
 	bench-capture bench-capture-latency bench-log-age
 
 help:  ## List the targets
@@ -49,6 +49,9 @@ bench-log-age: setup  ## Cost of appending and tailing on an old log
 
 postgres-versions:  ## Fetch the Postgres releases of the version tests (needs Maven)
 	scripts/postgres-versions
+
+s3-server:  ## Fetch the S3-compatible server of the object store tests (needs Maven)
+	scripts/s3-server
 
 requirements: .venv/.installed-dev  ## Pin the newest versions that pyproject.toml allows
 	$(COMPILE) --extra demo --group build --upgrade -o requirements.txt

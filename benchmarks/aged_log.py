@@ -1,9 +1,10 @@
 """Logs of small commits for ``log_age``; as a child, the builder of an old one.
 
-The builder really commits, through ``LogWriter`` with ``Upkeep`` beside it as capture has it,
-but not in real time: after each commit its clock moves by one flush interval, and commit files
-get the clock's time. So maintenance compacts, checkpoints and cleans up as often, and finds
-files as old, as in a log that took half a day. The builder alone does not fsync.
+The builder really commits, through ``LogWriter`` with ``Maintenance``, but not in real time:
+after each commit its clock moves by one flush interval, and commit files get the clock's time.
+So maintenance compacts, checkpoints and cleans up as often, and finds files as old, as in a log
+that took half a day. The builder alone does not fsync, and has maintenance run between two
+commits instead of beside them: in real time it would be done by the next one.
 """
 
 from __future__ import annotations
@@ -14,23 +15,32 @@ import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from pgtide.config import Config
+    from pgtide.log.writer import LogWriter
+
 ROWS_PER_COMMIT = 4
 LSN_PER_COMMIT = 256
-FLUSH_INTERVAL_S = 0.5  # the default of log.flush_interval
-REPORT_EVERY = 5_000
+REPORT_EVERY = 2_000
 SLOT = "aged"
+
+
+class Upkeep(Protocol):
+    """What the writer of a log tells its maintenance."""
+
+    def committed(self) -> None: ...
+    def close(self) -> None: ...
 
 
 class AgedLog:
     """A log with its writer and its upkeep; created if it is not there."""
 
-    def __init__(self, path: Path) -> None:
-        from pgtide.capture.upkeep import Upkeep
+    def __init__(self, path: Path, *, in_turn: bool = False) -> None:
+        from pgtide.capture import upkeep
         from pgtide.config import Config
         from pgtide.log.writer import LogWriter, create_log
         from pgtide.position import Lsn
@@ -47,7 +57,8 @@ class AgedLog:
         self._writer = LogWriter(str(path), None, SLOT)
         source = {"url": "postgresql:///postgres", "slot": SLOT}
         config = Config.model_validate({"source": source, "log": {"path": str(path)}})
-        self._upkeep = Upkeep(config, self._writer)
+        make = _UpkeepInTurn if in_turn else upkeep.Upkeep
+        self._upkeep: Upkeep = make(config, self._writer)
 
     @property
     def version(self) -> int:
@@ -87,6 +98,24 @@ def _rows(lsn: int) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=FILE_SCHEMA)
 
 
+class _UpkeepInTurn:
+    """What ``capture.upkeep`` does in a thread, done before ``committed`` returns."""
+
+    def __init__(self, config: Config, writer: LogWriter) -> None:
+        from pgtide.log.maintenance import Maintenance
+
+        self._writer = writer
+        self._maintenance = Maintenance(config.log.path, None, config.log.retention)
+
+    def committed(self) -> None:
+        due = self._maintenance.due(self._writer.version)
+        if due and self._maintenance.run_once().checkpoint is not None:
+            self._writer.reopen()
+
+    def close(self) -> None:
+        pass
+
+
 class _Clock:
     """Stands still except when it is moved."""
 
@@ -97,10 +126,10 @@ class _Clock:
         return self.now
 
 
-def build(path: Path, commits: int) -> None:
+def build(path: Path, commits: int, interval: float) -> None:
     """Make the old log, with a clock and without fsync in this process."""
     real = time.monotonic
-    clock = _Clock(time.time() - commits * FLUSH_INTERVAL_S)
+    clock = _Clock(time.time() - commits * interval)
     # Before pgtide is imported: it keeps the functions that it finds then.
     time.time = time.monotonic = clock
     os.fsync = lambda fd: None
@@ -108,11 +137,11 @@ def build(path: Path, commits: int) -> None:
     from pgtide.log.schema import CHANGES
 
     began = real()
-    log = AgedLog(path)
+    log = AgedLog(path, in_turn=True)
     dated = 0
     for number in range(1, commits + 1):
         log.append()
-        clock.now += FLUSH_INTERVAL_S
+        clock.now += interval
         while dated < log.version:
             dated += 1
             os.utime(path / CHANGES / commit_path(dated), (clock.now, clock.now))
@@ -124,4 +153,4 @@ def build(path: Path, commits: int) -> None:
 
 
 if __name__ == "__main__":
-    build(Path(sys.argv[1]), int(sys.argv[2]))
+    build(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))

@@ -36,7 +36,7 @@ Times = dict[str, list[float]]
 def main() -> int:
     options = _options()
     with work_directory(options.directory) as directory:
-        built = _build(directory / "old", options.commits)
+        built = _build(directory / "old", options)
         before = cpu_seconds()
         runs = {"old": _empty(), "fresh": _empty()}
         for turn in range(TURNS):
@@ -54,13 +54,17 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--commits", type=int, default=100_000)
+    parser.add_argument(
+        "--interval", type=float, default=0.5, help="seconds from commit to commit, by its clock"
+    )
     parser.add_argument("--directory", type=Path, default=Path("/var/tmp"), help="on a disk")
     return parser.parse_args()
 
 
-def _build(path: Path, commits: int) -> dict[str, Any]:
-    progress(f"building a log of {commits} commits, without fsync, by a clock of its own")
-    return child.answer(child.start("aged_log", str(path), str(commits)))
+def _build(path: Path, options: argparse.Namespace) -> dict[str, Any]:
+    commits, interval = str(options.commits), str(options.interval)
+    progress(f"building a log of {commits} commits, {interval} s apart by its clock, without fsync")
+    return child.answer(child.start("aged_log", str(path), commits, interval))
 
 
 def _empty() -> Times:

@@ -4,4 +4,5 @@ pytest_plugins = [
     "tests.fixtures.capture",
     "tests.fixtures.postgres",
     "tests.fixtures.proxy",
+    "tests.fixtures.s3",
 ]

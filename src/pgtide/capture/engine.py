@@ -60,25 +60,26 @@ class Capture:
                     self._opened = True
                     session.run(until_current=until_current, tick=self._tick)
                 break
-            except PgtideError as error:
-                if not self._may_pass(error):
-                    self._failed(error)
-                    raise
+            except PgtideError as exc:
+                error = self._judge(exc)
                 if self.progress.position > before:
                     failures, moved_at = 0, time.monotonic()
                 failures += 1
                 self._failed(error)
-                if time.monotonic() - moved_at > self._patience(error, until_current):
+                if not isinstance(error, TransientError):
                     raise
+                if time.monotonic() - moved_at > self._patience(error, until_current):
+                    raise error from exc
                 self._back_off(error, failures)
         self.progress.gear = "stopped"
         self._tick(force=True)
 
-    def _may_pass(self, error: PgtideError) -> bool:
-        """Whether trying again may help; a log that was there once may come back."""
-        return isinstance(error, TransientError) or (
-            isinstance(error, LogMissing) and self._opened
-        )
+    def _judge(self, error: PgtideError) -> PgtideError:
+        """The error itself; only a log that was there once may come back."""
+        if isinstance(error, LogMissing) and self._opened:
+            hint = "Put it back; capture goes on by itself."
+            return LogUnavailable("the log is gone", detail=error.detail, hint=hint)
+        return error
 
     def _patience(self, error: PgtideError, until_current: bool) -> float:
         """How long to keep trying without progress."""

@@ -34,6 +34,7 @@ class Findings:
     transactions: int
     unchanged: int  # values that were not sent because nothing had changed them
     ordered: bool  # positions only grow, and none comes twice
+    ddl_first: bool  # no row has a new shape before the command that made it
     shapes: list[Shape]
     rows: dict[str, int]  # of the tables built from the log
     differing: list[str]  # tables that are not what Postgres holds
@@ -56,11 +57,29 @@ def read_back(log: Log, url: str) -> Findings:
         transactions=sum(event.last for event in events),
         unchanged=sum(v is UNCHANGED for e in events for v in (e.after or {}).values()),
         ordered=all(a < b for a, b in pairwise(positions)),
+        ddl_first=_ddl_first(events),
         shapes=[shape for shape in log.shapes().values() if shape.table == "customers"],
         rows={name: len(tables[name]) for name in TABLES},
         differing=differing,
         summary=log.summary(),
     )
+
+
+def _ddl_first(events: Iterable[Event]) -> bool:
+    shapes: dict[str, int] = {}
+    announced: set[str] = set()
+    for event in events:
+        if event.table is None:
+            continue
+        if event.op == "ddl":
+            announced.add(event.table)
+        elif event.shape is not None:
+            known = shapes.get(event.table, event.shape.id)
+            if event.shape.id != known and event.table not in announced:
+                return False
+            shapes[event.table] = event.shape.id
+            announced.discard(event.table)
+    return True
 
 
 def _build(events: Iterable[Event]) -> dict[str, dict[Key, Cells]]:

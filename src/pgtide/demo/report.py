@@ -25,6 +25,7 @@ def verdicts(shop: Shop, found: Findings) -> list[tuple[bool, str]]:
             f"Postgres committed {shop.committed.total()} in {shop.transactions}",
         ),
         (found.ordered, "every position once and in order, across the kill -9"),
+        (found.ddl_first, "every DDL stands before the rows that have its shape"),
         (not found.differing, built),
         (found.unchanged == 1, f"{found.unchanged} TOASTed value was not sent and says so"),
     ]

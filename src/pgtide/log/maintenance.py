@@ -26,9 +26,9 @@ from pgtide.log.storage import Storage
 from pgtide.position import Lsn, Position
 
 CHECKPOINT_COMMITS = 20
-COMPACT_SECONDS = 2.0  # between looks at the files
-SETTLED_SECONDS = 2.0  # files that are younger stay as they are
-CLEAN_COMMITS = 50
+COMPACT_SECONDS = 1.0  # between looks at the files
+SETTLED_SECONDS = 1.0  # files that are younger stay as they are
+CLEAN_COMMITS = 20
 RETAIN_SECONDS = 300.0
 SWEEP_SECONDS = 86_400.0
 _RUNS_AT_ONCE = 4  # compactions in one go, so that a checkpoint is never long overdue

@@ -34,7 +34,7 @@ from pgtide.log.storage import Storage
 from pgtide.position import Lsn
 
 KEEP_VERSIONS = 100  # newest versions that stay whatever their age
-KEEP_VERSION_SECONDS = 15.0  # time that a version stays at least: someone may be opening it
+KEEP_VERSION_SECONDS = 5.0  # time that a version stays at least: someone may be opening it
 KEEP_FILES = 3600.0  # seconds that the data files of a version that is gone can still be read
 KEEP_ORPHANS = 86_400.0  # seconds until a file that no commit names counts as left behind
 

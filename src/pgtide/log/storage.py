@@ -7,10 +7,13 @@ object store is durable when it answers.
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+import pyarrow as pa
 from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
@@ -44,7 +47,7 @@ class Storage:
             if self.local is not None:
                 self._filesystem = fs.SubTreeFileSystem(self.root, fs.LocalFileSystem())
             else:
-                self._filesystem = fs.PyFileSystem(DeltaStorageHandler(self.root, self.options))
+                self._filesystem = fs.PyFileSystem(_ObjectStore(self.root, self.options))
         return self._filesystem
 
     def write(self, path: str, data: bytes | memoryview) -> None:
@@ -118,6 +121,33 @@ class Storage:
         directory.mkdir(exist_ok=True)
         sync_directory(directory.parent)
         self._known_directories.add(directory)
+
+
+class _ObjectStore(DeltaStorageHandler):
+    """delta-rs's handler, whose files take bytes where pyarrow gives them its own buffers."""
+
+    def open_output_stream(
+        self, path: str, metadata: dict[str, str] | None = None
+    ) -> pa.PythonFile:
+        return pa.PythonFile(_Upload(self._handler.open_output_stream(path, metadata)), mode="w")
+
+
+class _Upload(io.RawIOBase):
+    """One object on its way into the store; it is there once this is closed."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        return int(self._file.write(bytes(data)))
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+            super().close()
 
 
 def sync_directory(directory: Path) -> None:

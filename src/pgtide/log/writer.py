@@ -115,12 +115,14 @@ class LogWriter:
         self._slot = slot
         self.storage = Storage(path, storage).child(CHANGES)
         self._table = self._open()
+        # Kept here: asking the handle reads files of the log.
+        self._position = self._read_position()
         self.uncommitted: set[str] = set()  # files written that no commit names yet
 
     @property
     def position(self) -> Lsn:
         """V: whatever ends at or before it is in the log."""
-        return Lsn(self._table.transaction_version(app_id(self._slot)) or 0)
+        return self._position
 
     @property
     def timeline(self) -> int:
@@ -175,9 +177,8 @@ class LogWriter:
 
     def reopen(self) -> None:
         """Take a fresh handle, which is cheap to commit with after a checkpoint."""
-        position = self.position
         self._table = self._open()
-        self._check_unfenced(position)
+        self._check_unfenced(self._position)
 
     def _open(self) -> DeltaTable:
         try:
@@ -194,8 +195,17 @@ class LogWriter:
             ) from exc
 
     def _check_unfenced(self, position: Lsn) -> None:
-        if self.position != position:
+        self._position = self._read_position()
+        if self._position != position:
             raise self._fenced()
+
+    def _read_position(self) -> Lsn:
+        try:
+            return Lsn(self._table.transaction_version(app_id(self._slot)) or 0)
+        except (DeltaError, OSError) as exc:
+            raise LogUnavailable(
+                "the log cannot be read", detail=str(exc).splitlines()[0]
+            ) from exc
 
     def _commit_error(self, exc: CommitFailedError) -> Exception:
         if "Concurrent transaction" in str(exc):
