@@ -21,6 +21,7 @@ from collections.abc import Callable
 
 from pgtide.capture.progress import Progress, ProgressFile
 from pgtide.capture.session import CaptureSession
+from pgtide.capture.warm import warm
 from pgtide.config import Config
 from pgtide.errors import LogMissing, LogUnavailable, PgtideError, SlotBusy, TransientError
 from pgtide.log.storage import Storage
@@ -51,6 +52,8 @@ class Capture:
 
     def run(self, *, until_current: bool = False, gear: str | None = None) -> None:
         """Capture for ever, or everything that was committed before this call."""
+        # Loading compiled code takes a quarter of a second, which connecting can hide.
+        threading.Thread(target=warm, name="pgtide-warm", daemon=True).start()
         failures = 0
         moved_at = time.monotonic()
         while not self._stop.is_set():

@@ -25,7 +25,8 @@ from pgtide.postgres.connection import (
 )
 
 SLOT_BUSY_RETRIES_S = 10.0
-BULK_MESSAGES = 400_000  # per peek; the server keeps them in a tuplestore
+BULK_MESSAGES = 500_000  # per peek; the server keeps them in a tuplestore
+BULK_WORK_MEM = "64MB"  # of that tuplestore, before it becomes a temporary file
 BULK_WAL_BYTES = 1 << 30  # per peek, so that a call over unpublished WAL ends
 BULK_TIMEOUT_MS = 300_000
 

@@ -156,10 +156,11 @@ class Receiver:
             if self._warning is not None:
                 raise self._warning
             if why == libpq.WOULD_BLOCK:
-                if state[libpq.COUNT] == 0 and state[libpq.KEEPALIVE] == keepalive:
+                nothing = state[libpq.COUNT] == 0 and state[libpq.KEEPALIVE] == keepalive
+                if nothing or not self._streaming:  # a backlog comes in full buffers
                     self._wait(_POLL_S)
                     continue
-                if self._streaming and state[libpq.COUNT] > seen:
+                if state[libpq.COUNT] > seen:
                     # The walsender flushes every message: waking up for each costs more
                     # than all the rest. Sleep as long as more arrives meanwhile.
                     now = time.monotonic()

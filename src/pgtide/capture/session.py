@@ -20,6 +20,7 @@ from pgtide.capture.gears import (
     BULK_MESSAGES,
     BULK_TIMEOUT_MS,
     BULK_WAL_BYTES,
+    BULK_WORK_MEM,
     BulkSession,
     LiveSession,
     advance,
@@ -140,6 +141,8 @@ class CaptureSession:
     def _run_bulk(self) -> None:
         """Drain the backlog by SQL, or as much of it as the server can hold for us."""
         self._conn.execute(f"SET statement_timeout = {BULK_TIMEOUT_MS}".encode())
+        # The server collects a peek's messages before it sends the first: in memory, if it may.
+        self._conn.execute(f"SET work_mem = '{BULK_WORK_MEM}'".encode())
         # A peek goes on for a while in the server after we are gone, and with it our lock.
         self._conn.execute("SET client_connection_check_interval = '1s'")
         try:
@@ -241,8 +244,8 @@ class CaptureSession:
 
     def _flush_due(self, buffer: RowBuffer, vouched: Lsn) -> bool:
         now = time.monotonic()
-        if buffer.full:
-            return True
+        if buffer.full or (self._until is not None and vouched >= self._until):
+            return vouched > self._writer.position
         if buffer.since is not None:
             return now - buffer.since >= self._flush_interval()
         if vouched <= self._writer.position:

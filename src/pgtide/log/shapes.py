@@ -78,7 +78,11 @@ def create_shapes(log: Storage, baseline: Sequence[Shape]) -> None:
     )
     storage.sync("_delta_log/00000000000000000000.json")
     if baseline and table.version() == 0:
-        ordered = [replace(shape, id=index + 1) for index, shape in enumerate(baseline)]
+        # One below, as everything that is no transaction: one may commit exactly there.
+        ordered = [
+            replace(shape, id=index + 1, since=Lsn(max(shape.since - 1, 0)))
+            for index, shape in enumerate(baseline)
+        ]
         _append(table, storage, ordered)
 
 
