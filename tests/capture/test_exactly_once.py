@@ -27,7 +27,7 @@ SWITCHING: dict[str, Any] = {
     "capture__session__BULK_LEAVE_BYTES": 10_000,
     "capture__session__LAG_INTERVAL_S": 0.0,
 }
-LARGE = "INSERT INTO ignored SELECT generate_series(%s::int, %s)"
+LARGE = "INSERT INTO series SELECT generate_series(%s::int, %s)"
 
 
 # A record between a command and the rows behind it, see test_schema_changes.
@@ -47,9 +47,9 @@ def finish(captured: Captured, gear: str | None) -> None:
     large = [
         row["after"][0]
         for row in captured.rows()
-        if (row["op"], row["table"]) == ("insert", "ignored")
+        if (row["op"], row["table"]) == ("insert", "series")
     ]
-    held = captured.execute("SELECT number::text FROM ignored ORDER BY number")
+    held = captured.execute("SELECT number::text FROM series ORDER BY series.number")
     assert large == [number for (number,) in held]
 
 

@@ -512,7 +512,7 @@ def test_switching_gears_is_no_failure(
             for burst in range(4):
                 first = burst * 10_000 + 1000
                 captured.execute(
-                    "INSERT INTO ignored SELECT generate_series(%s::int, %s)",
+                    "INSERT INTO series SELECT generate_series(%s::int, %s)",
                     [first, first + 9_999],
                 )
                 wait_until(lambda: gears[-1:] == ["live"], "the live gear")

@@ -88,7 +88,9 @@ def create_shapes(log: Storage, baseline: Sequence[Shape]) -> None:
 
 def read_shapes(table: DeltaTable) -> list[Shape]:
     """Every shape of the table, oldest first."""
-    rows = table.to_pyarrow_table().to_pylist()
+    # Without threads: Arrow's would still run delta-rs's file system when a short process exits,
+    # and the C++ runtime then aborts it.
+    rows = table.to_pyarrow_dataset().to_table(use_threads=False).to_pylist()
     return sorted((_shape(row) for row in rows), key=lambda shape: shape.id)
 
 

@@ -203,9 +203,7 @@ class LogWriter:
         try:
             return Lsn(self._table.transaction_version(app_id(self._slot)) or 0)
         except (DeltaError, OSError) as exc:
-            raise LogUnavailable(
-                "the log cannot be read", detail=str(exc).splitlines()[0]
-            ) from exc
+            raise LogUnavailable("the log cannot be read", detail=str(exc).splitlines()[0]) from exc
 
     def _commit_error(self, exc: CommitFailedError) -> Exception:
         if "Concurrent transaction" in str(exc):

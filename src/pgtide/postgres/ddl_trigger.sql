@@ -53,6 +53,10 @@ BEGIN
     -- As bytes: a text would travel in the server's own encoding.
     PERFORM pg_logical_emit_message(
         true, 'pgtide.ddl', convert_to(signature || chr(10) || body::text, 'UTF8'));
+    -- Postgres queues a message at the end of its record and a row at the start of its own: the
+    -- two are equal when the row comes next, and across subtransactions (our EXCEPTION block is
+    -- one) equals are delivered in any order. One record in between keeps the command first.
+    PERFORM pg_logical_emit_message(true, 'pgtide.heartbeat', '');
 END
 $$;
 
@@ -67,6 +71,7 @@ BEGIN
 EXCEPTION WHEN OTHERS THEN
     PERFORM pg_logical_emit_message(
         true, 'pgtide.ddl', convert_to(chr(10) || body::text, 'UTF8'));
+    PERFORM pg_logical_emit_message(true, 'pgtide.heartbeat', '');
 END
 $$;
 
