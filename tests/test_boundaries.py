@@ -76,7 +76,7 @@ def test_layers(folder: str) -> None:
 
 def test_the_rules_can_fail() -> None:
     assert "psycopg" in imports(MODULES["pgtide.postgres.connection"])
-    assert any(is_within(name, "pgtide.log") for name in imports(MODULES["pgtide.capture.session"]))
+    assert any(is_within(name, "pgtide.log") for name in imports(MODULES["pgtide.capture.flow"]))
 
 
 def test_foundations_import_nothing_of_ours_but_one_another() -> None:

@@ -19,7 +19,7 @@ GEARS = ("live", "bulk")
 SMALL: dict[str, Any] = {
     "capture__receive__CHUNK_BYTES": 16_384,
     "capture__session__BULK_MESSAGES": 300,
-    "capture__session__IDLE_COMMIT_INTERVAL_S": 0.05,
+    "capture__flow__IDLE_COMMIT_INTERVAL_S": 0.05,
 }
 SWITCHING: dict[str, Any] = {
     **SMALL,

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import resource
 import shutil
-import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from pgtide.capture import engine, session
+from pgtide.capture import engine, flow, session
 from pgtide.capture.engine import Capture
 from pgtide.capture.startup import check_timeline
 from pgtide.errors import (
     LogFenced,
-    LogUnavailable,
     OtherSource,
     PublicationChanged,
     PublicationMissing,
@@ -34,7 +34,7 @@ from pgtide.errors import (
 )
 from pgtide.log.writer import LogWriter
 from pgtide.position import Lsn
-from pgtide.postgres.embedded import EmbeddedPostgres, bundled_bin_dir
+from pgtide.postgres.embedded import bundled_bin_dir
 from tests.fixtures.capture import Captured, MakeCaptured, Workload, check_workload
 from tests.fixtures.databases import Database
 from tests.fixtures.postgres import MakeServer
@@ -85,7 +85,7 @@ def test_a_second_writer_is_fenced(captured: Captured) -> None:
 def test_a_log_directory_that_is_gone_and_put_back(
     captured: Captured, monkeypatch: pytest.MonkeyPatch, idle: bool
 ) -> None:
-    monkeypatch.setattr(session, "IDLE_COMMIT_INTERVAL_S", 0.1)
+    monkeypatch.setattr(flow, "IDLE_COMMIT_INTERVAL_S", 0.1)
     captured.execute("CREATE TABLE t (id int PRIMARY KEY)")
     log, away = Path(captured.config.log.path), captured.directory / "away"
     with captured.capturing() as running:
@@ -103,24 +103,31 @@ def test_a_log_directory_that_is_gone_and_put_back(
     captured.check_log()
 
 
-def test_a_full_disk_is_waited_for(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit on the size of files stands for a disk without room."""
+def test_a_full_disk_is_waited_for(captured: Captured) -> None:
+    """The limit on the size of a process's files stands for a disk without room."""
     captured.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with captured.capturing() as running:
-        captured.execute("INSERT INTO t VALUES (1, 'a')")
-        running.wait(flushed(captured.database))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))
-        try:
-            captured.execute("INSERT INTO t SELECT n, md5(n::text) FROM generate_series(2, 99) n")
-            wait_until(
-                lambda: (running.progress.last_error or {}).get("kind") == "LogUnavailable",
-                "the failure to be noticed",
-            )
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        running.wait(flushed(captured.database))
+    process = captured.fork(capture__engine__BACKOFF_LAST_S=0.2)
+    assert process.pid is not None
+    captured.execute("INSERT INTO t VALUES (1, 'a')")
+    first = flushed(captured.database)
+    wait_until(lambda: captured.log.position >= first, "the first row")
+    soft, hard = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1024, hard))
+    captured.execute("INSERT INTO t SELECT n, md5(n::text) FROM generate_series(2, 99) n")
+    second = flushed(captured.database)
+
+    def noticed() -> bool:
+        document = json.loads(Path(captured.config.log.path, "capture.json").read_text())
+        return (document["last_error"] or {}).get("kind") == "LogUnavailable"
+
+    wait_until(noticed, "the failure to be noticed")
+    assert captured.log.position < second
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (soft, hard))
+    wait_until(lambda: captured.log.position >= second, "the rest")
+    process.terminate()
+    process.join(20)
+    assert process.exitcode == 0, captured.output()
+    process.close()
     assert len(captured.events("insert")) == 99
     captured.check_log()
 
@@ -370,6 +377,23 @@ def test_the_publication_is_altered_while_streaming(captured: Captured, gear: st
     assert "pgtide init" in error.hint
 
 
+@pytest.mark.parametrize("gear", GEARS)
+def test_without_ddl_messages_the_publication_is_looked_at_before_every_commit(
+    make_captured: MakeCaptured, database: Database, gear: str
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    captured = make_captured(ddl=False)
+    with captured.capturing(gear) as running:
+        running.wait(flushed(captured.database))
+        captured.execute(f"ALTER PUBLICATION {captured.config.source.slot} SET (publish='insert')")
+        ((altered,),) = captured.execute("SELECT pg_current_wal_flush_lsn()::text")
+        captured.execute("DELETE FROM t")
+        captured.execute("INSERT INTO t VALUES (2)")
+        assert isinstance(running.failure(), PublicationChanged)
+        running.error = None
+    assert captured.log.position <= Lsn.parse(altered)
+
+
 # -- feedback, stopping and catching up -------------------------------------------
 
 
@@ -406,13 +430,21 @@ def test_stopping_confirms_what_is_durable(captured: Captured, gear: str) -> Non
 
 def test_the_command_stops_on_sigterm(captured: Captured) -> None:
     captured.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    process = captured.spawn()
+    settings = captured.directory / "pgtide.yaml"
+    settings.write_text(json.dumps(captured.settings))  # JSON is YAML
+    command = "from pgtide.cli import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", command, "-c", str(settings), "--json", "capture"],
+        stdout=subprocess.PIPE,
+    )
     captured.execute("INSERT INTO t VALUES (1)")
     position = flushed(captured.database)
     wait_until(lambda: captured.log.position >= position, "the row", 30)
     captured.execute("INSERT INTO t VALUES (2)")
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 0, captured.output()
+    process.terminate()
+    output, _ = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert json.loads(output)["gear"] == "stopped"
     captured.capture()
     assert len(captured.events("insert")) == 2
 
@@ -435,7 +467,7 @@ def test_an_idle_publication_on_a_busy_server(
     gear: str | None,
 ) -> None:
     """Other databases write: the slot's positions advance all the same."""
-    monkeypatch.setattr(session, "IDLE_COMMIT_INTERVAL_S", 0.5)
+    monkeypatch.setattr(flow, "IDLE_COMMIT_INTERVAL_S", 0.5)
     captured = make_captured()
     other = Database.create(database.server)
     try:
@@ -527,7 +559,7 @@ def test_switching_gears_is_no_failure(
     check_workload(captured)
 
 
-def test_nothing_is_left_open(captured: Captured, proxy: Callable[[Database], Proxy]) -> None:
+def test_nothing_is_left_open(captured: Captured) -> None:
     captured.execute("CREATE TABLE t (id int PRIMARY KEY)")
     captured.capture("live")
     gc.collect()
@@ -538,6 +570,3 @@ def test_nothing_is_left_open(captured: Captured, proxy: Callable[[Database], Pr
     gc.collect()
     assert threading.active_count() <= threads
     assert len(os.listdir("/proc/self/fd")) <= files
-
-
-_ = (EmbeddedPostgres, LogUnavailable, subprocess)

@@ -25,7 +25,6 @@ class Progress:
     position: Lsn = Lsn(0)
     server: Lsn = Lsn(0)  # end of the server's durable WAL when last asked
     events: int = 0  # rows made durable since the start
-    transactions: int = 0
     commits: int = 0
     counters: dict[str, int] = field(default_factory=dict)
     last_error: dict[str, str] | None = None

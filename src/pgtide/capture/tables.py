@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pgtide.capture.ddl import DdlCommand, Forged, SigningKey, read_message
@@ -36,6 +36,10 @@ class Counters:
     filtered_ddl: int = 0
     unknown_ddl: int = 0
     heartbeats: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        """The figures by name."""
+        return asdict(self)
 
 
 class TableCatalog:

@@ -140,11 +140,6 @@ class Decoder:
         """Rows left out by configuration so far."""
         return int(self._state[k.FILTERED])
 
-    @property
-    def transactions(self) -> int:
-        """Transactions decoded so far."""
-        return int(self._state[k.TRANSACTIONS])
-
     def decode(self, chunk: Chunk) -> Decoded:
         """Decode every message of a chunk."""
         work = self._prepare(chunk)

@@ -41,9 +41,8 @@ AFTER_BYTES = 15
 UNCHANGED = 16
 ERROR = 17
 FILTERED = 18  # rows of tables that the configuration leaves out
-TRANSACTIONS = 19
-EMITTED_HERE = 20  # rows of the open transaction emitted in this chunk
-STATE_SIZE = 21
+EMITTED_HERE = 19  # rows of the open transaction emitted in this chunk
+STATE_SIZE = 20
 
 # Why decode_rows returned.
 DONE = 0
@@ -254,7 +253,6 @@ def _commit(buf: Bytes, at: int, end: int, state: Ints, last: Bytes) -> bool:
         state[PATCH] = 1
     state[COMPLETE] = state[ROWS]
     state[END] = end_lsn
-    state[TRANSACTIONS] += 1
     return True
 
 

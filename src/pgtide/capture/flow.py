@@ -1,0 +1,159 @@
+"""The path of a chunk through a session: decode, buffer, parts, commit.
+
+A flow begins where the log ends and knows the tables as they were there. When
+the gear changes a new one is made: a transaction that was cut off by the switch
+comes again from its beginning, and must find everything as it was.
+"""
+
+from __future__ import annotations
+
+import time
+
+from pgtide.capture.buffer import RowBuffer
+from pgtide.capture.ddl import DdlCommand
+from pgtide.capture.faults import fault
+from pgtide.capture.progress import Progress
+from pgtide.capture.receive import Received
+from pgtide.capture.startup import Start, check_publications
+from pgtide.capture.tables import TableCatalog
+from pgtide.capture.upkeep import Upkeep
+from pgtide.config import Config, TablePatterns
+from pgtide.log.shapes import ShapeStore
+from pgtide.log.storage import Storage
+from pgtide.log.writer import LogWriter
+from pgtide.position import Lsn
+from pgtide.postgres.catalog import read_layouts
+from pgtide.postgres.connection import SqlConnection
+from pgtide.wal.decoder import Decoder
+
+IDLE_COMMIT_INTERVAL_S = 10.0  # commits that carry only a position, at most this often
+BUSY_FLUSH_SHARE = 0.5  # flushes come less often when they would take more of the time
+SHORTEST_INTERVAL_S = 0.005
+LONGEST_WAIT_S = 0.25
+
+
+class Flow:
+    """Takes chunks and commits them, with the position up to which everything was seen."""
+
+    def __init__(
+        self,
+        config: Config,
+        start: Start,
+        writer: LogWriter,
+        upkeep: Upkeep,
+        progress: Progress,
+        side: SqlConnection,
+    ) -> None:
+        self._config = config
+        self._timeline = start.timeline
+        self._told_of_ddl = start.key is not None
+        self._writer = writer
+        self._upkeep = upkeep
+        self._progress = progress
+        self._side = side
+        log = Storage(config.log.path, config.log.storage)
+        self._shapes = ShapeStore(log, writer.position)
+        self._catalog = TableCatalog(
+            self._shapes,
+            TablePatterns(config.source.tables),
+            key=start.key,
+            live_layout=lambda oid: read_layouts(side, oid=oid).get(oid),
+            on_ddl=self._on_ddl,
+            generated=start.publishes_generated,
+        )
+        self._decoder = Decoder(self._catalog, resume=writer.position)
+        self._buffer = RowBuffer(writer, config.log.buffer)
+        self._counted: dict[str, int] = {}
+        self._flush_seconds = 0.0
+        self._publication_touched = False
+        self.committed_at = time.monotonic()  # of the last commit, or of the start
+
+    @property
+    def end(self) -> Lsn:
+        """Up to here every transaction and message was seen."""
+        return self._buffer.end
+
+    @property
+    def full(self) -> bool:
+        """Whether what is complete should be flushed for its size."""
+        return self._buffer.full
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether the last chunk ended inside a transaction."""
+        return self._decoder.in_transaction
+
+    def resume(self) -> None:
+        """Begin again at the end of the log, with the same tables."""
+        self._decoder.resume(self._writer.position)
+        self._buffer = RowBuffer(self._writer, self._config.log.buffer)
+
+    def take(self, received: Received) -> None:
+        """Decode one chunk and keep its rows."""
+        if received.chunk.count:
+            fault("after_receive")
+            self._buffer.add(self._decoder.decode(received.chunk), self._decoder.slots)
+        if self._publication_touched:
+            self._publication_touched = False
+            # Before anything is vouched for: rows after the change may be missing.
+            check_publications(self._side, self._config.source.slot)
+
+    def due(self, vouched: Lsn, *, until: Lsn | None) -> bool:
+        """Whether it is time for ``flush``; ``until`` is a position that someone waits for."""
+        now = time.monotonic()
+        if self._buffer.full or (until is not None and vouched >= until):
+            return vouched > self._writer.position
+        if self._buffer.since is not None:
+            return now - self._buffer.since >= self._interval()
+        if vouched <= self._writer.position:
+            return False
+        # Nothing to log, only a position to vouch for: rarely, or when someone waits for it.
+        return until is not None or now - self.committed_at >= IDLE_COMMIT_INTERVAL_S
+
+    def patience(self) -> float:
+        """How long to wait for the next chunk before asking ``due`` again."""
+        if self._buffer.since is None:
+            return LONGEST_WAIT_S
+        left = self._buffer.since + self._interval() - time.monotonic()
+        return min(max(left, 0.0), LONGEST_WAIT_S)
+
+    def _interval(self) -> float:
+        """As configured; wider when flushing would otherwise eat the time to decode."""
+        # The flush itself takes time too: start early enough to be visible in time.
+        interval = self._config.log.flush_interval - self._flush_seconds
+        return max(interval, self._flush_seconds / BUSY_FLUSH_SHARE, SHORTEST_INTERVAL_S)
+
+    def flush(self, position: Lsn) -> None:
+        """Make everything complete durable, with its position."""
+        if not self._buffer.waiting and position <= self._writer.position:
+            return
+        if not self._told_of_ddl:
+            # Nobody tells us when the publication changes: look, before vouching for anything.
+            check_publications(self._side, self._config.source.slot)
+        began = time.monotonic()
+        self._shapes.persist()
+        before = self._buffer.handed_over
+        parts = self._buffer.take_parts(self._decoder.slots)
+        self._writer.commit(parts, max(position, self._writer.position), self._timeline)
+        fault("after_commit")
+        self.committed_at = time.monotonic()
+        if parts:
+            self._flush_seconds += 0.3 * (self.committed_at - began - self._flush_seconds)
+        self._upkeep.committed()
+        self._progress.position = self._writer.position
+        self._progress.commits += 1
+        self._progress.events += self._buffer.handed_over - before
+        self._count()
+
+    def _count(self) -> None:
+        """Add what was left out since the last commit; figures are the whole process's."""
+        now = {"filtered_rows": self._decoder.filtered, **self._catalog.counters.as_dict()}
+        for name, value in now.items():
+            total = self._progress.counters.get(name, 0)
+            self._progress.counters[name] = total + value - self._counted.get(name, 0)
+        self._counted = now
+
+    def _on_ddl(self, command: DdlCommand) -> None:
+        """A change of our own publication must not go unnoticed."""
+        if "PUBLICATION" in command.tag:
+            self._publication_touched = True
