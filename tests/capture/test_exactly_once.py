@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from pgtide.position import Lsn
-from tests.fixtures.capture import Captured, MakeCaptured, Workload, check_workload
+from tests.fixtures.capture import Captured, MakeCaptured
 from tests.fixtures.waiting import wait_until
+from tests.fixtures.workload import Workload, check_workload
 
 GEARS = ("live", "bulk")
 

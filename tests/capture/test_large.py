@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from pgtide.postgres.embedded import bundled_bin_dir
 from tests.fixtures.capture import Captured, MakeCaptured
 from tests.fixtures.databases import Database
 from tests.fixtures.postgres import MakeServer
@@ -50,18 +51,12 @@ def test_one_transaction_of_five_million_rows(
     rows = lasts = 0
     next_id = 1
     for batch in captured.log.batches():
-        ids = pc.list_element(batch.column("after").drop_null(), 0).cast("int64")
-        assert ids.equals(pc.add(pc.cast(range_of(len(ids)), "int64"), next_id))
+        ids = pc.list_element(batch.column("after").drop_null(), 0).cast(pa.int64())
+        assert (np.asarray(ids) == np.arange(next_id, next_id + len(ids))).all()
         next_id += len(ids)
         rows += len(ids)
-        lasts += pc.sum(batch.column("last").cast("int64")).as_py()
+        lasts += int(np.asarray(batch.column("last")).sum())
     assert (rows, lasts) == (5_000_000, 2)
-
-
-def range_of(size: int):  # type: ignore[no-untyped-def]
-    import pyarrow as pa
-
-    return pa.array(range(size))
 
 
 @pytest.mark.parametrize("gear", ["live", "bulk"])
@@ -91,6 +86,3 @@ def test_one_huge_value(make_captured: MakeCaptured) -> None:
         captured_within(captured, gear, 60)
     sizes = [len(e.after["v"]) for e in captured.events("insert") if e.after]  # type: ignore[arg-type]
     assert sizes == [60_000_000] + [5] * 99
-
-
-_ = bundled_bin_dir

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pgtide.log.event import UNCHANGED
-from tests.fixtures.capture import MakeCaptured, Workload, check_workload
+from tests.fixtures.capture import MakeCaptured
 from tests.fixtures.databases import Database
+from tests.fixtures.workload import Workload, check_workload
 
 
 @pytest.mark.parametrize("gear", ["live", "bulk", None])

@@ -115,7 +115,7 @@ class SmallCatalog:
     def message(self, message: LogicalMessage, xid: int) -> LoggedMessage | None:
         if message.prefix == OWN_PREFIX:
             return None
-        return LoggedMessage("message", message.content.decode())
+        return LoggedMessage("message", message.content.decode(errors="replace"))
 
 
 def _text(text: str) -> bytes:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from pgtide.errors import InvalidText, ProtocolError
-from pgtide.log.event import UNCHANGED
+from pgtide.log.event import UNCHANGED, Value
 from pgtide.position import Lsn
-from pgtide.wal.decoder import Decoded, Decoder
+from pgtide.wal.decoder import KEPT_BYTES, Decoded, Decoder
 from tests.wal import pgoutput as p
 
 ORDERS, SKIPPED = 16_384, 16_385
@@ -37,7 +37,7 @@ def transaction(*messages: bytes, lsn: int = 100, end: int = 120) -> list[bytes]
 
 
 def test_values_null_empty_and_unchanged_are_told_apart() -> None:
-    new = ["1", ""], ["2", None], ["3", UNCHANGED]
+    new: list[list[Value]] = [["1", ""], ["2", None], ["3", UNCHANGED]]
     decoded = decode(*transaction(*[p.update(ORDERS, row) for row in new]))
     assert rows(decoded, "after", "unchanged", "before") == [
         (["1", ""], None, None),
@@ -150,6 +150,16 @@ def test_many_relations_and_rows_outgrow_every_table() -> None:
     assert tables == names * 4
 
 
+def test_a_huge_message_does_not_keep_its_memory() -> None:
+    decoder = make_decoder()
+    huge = "x" * (KEPT_BYTES + 1)
+    decoded = decode(*transaction(p.insert(ORDERS, ["1", huge])), decoder=decoder)
+    assert rows(decoded, "after") == [(["1", huge],)]
+    assert decoder._workspace.capacity > KEPT_BYTES
+    decode(*transaction(p.insert(ORDERS, ["2", "x"]), lsn=200, end=220), decoder=decoder)
+    assert decoder._workspace.capacity < KEPT_BYTES
+
+
 MALFORMED: list[tuple[str, str, Sequence[bytes]]] = [
     ("Begin", "short", [p.begin(1)[:-1]]),
     ("Begin", "long", [p.begin(1) + b"x"]),
@@ -166,9 +176,9 @@ MALFORMED: list[tuple[str, str, Sequence[bytes]]] = [
     ("Insert", "oid_zero", [p.begin(1), p.insert(0, ["1"])]),
     ("Insert", "one_column_too_few", [p.begin(1), *RELATIONS, p.insert(ORDERS, ["1"])]),
     ("Insert", "only_type", [p.begin(1), *RELATIONS, b"I"]),
-    ("Insert", "old_key", [p.begin(1), *RELATIONS, p.delete(ORDERS, ["1", "a"]).replace(b"D", b"I")]),
-    ("Update", "no_new_row", [p.begin(1), *RELATIONS, p.delete(ORDERS, ["1", "a"]).replace(b"D", b"U", 1)]),
-    ("Delete", "new_row", [p.begin(1), *RELATIONS, p.insert(ORDERS, ["1", "a"]).replace(b"I", b"D", 1)]),
+    ("Insert", "old_key", [p.begin(1), *RELATIONS, b"I" + p.delete(ORDERS, ["1", "a"])[1:]]),
+    ("Update", "no_new_row", [p.begin(1), *RELATIONS, b"U" + p.delete(ORDERS, ["1", "a"])[1:]]),
+    ("Delete", "new_row", [p.begin(1), *RELATIONS, b"D" + p.insert(ORDERS, ["1", "a"])[1:]]),
     ("Insert", "trailing", [p.begin(1), *RELATIONS, p.insert(ORDERS, ["1", "a"]) + b"\0"]),
     ("Insert", "value_kind", [p.begin(1), *RELATIONS, p.insert(ORDERS, ["1", None])[:-1] + b"b"]),
     ("Truncate", "outside", [p.truncate([ORDERS])]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -134,7 +135,7 @@ def _row(facts: dict[str, Any]) -> tuple[Any, ...]:
 
 def _cut(messages: Sequence[bytes], cuts: Sequence[int]) -> list[Sequence[bytes]]:
     bounds = [0, *sorted({cut % (len(messages) + 1) for cut in cuts}), len(messages)]
-    return [messages[low:high] for low, high in zip(bounds, bounds[1:], strict=False)]
+    return [messages[low:high] for low, high in pairwise(bounds)]
 
 
 @settings(deadline=None, max_examples=100)

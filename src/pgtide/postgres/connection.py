@@ -14,6 +14,7 @@ from psycopg import conninfo, pq
 
 from pgtide.errors import (
     ConfigError,
+    InvalidText,
     PgtideError,
     PrivilegeMissing,
     PublicationMissing,
@@ -133,6 +134,15 @@ def _from_sqlstate(sqlstate: str, message: str) -> PgtideError:
             message,
             detail="The server cannot decode what was written since it was dropped.",
             hint="Start over: pgtide destroy --yes, a new log.path, pgtide init",
+        )
+    if sqlstate in ("22021", "22P05"):
+        # The server's own message quotes the bytes.
+        return InvalidText(
+            "a value cannot be sent as UTF-8",
+            detail="The database's encoding lets bytes into text columns that are no UTF-8.",
+            hint="Find the rows with convert_from(column::bytea, 'UTF8') and correct them; "
+            "what was written to the WAL before needs a new start: pgtide destroy --yes, "
+            "a new log.path, pgtide init",
         )
     if sqlstate in _GAVE_UP:
         return SourceExhausted(message)

@@ -32,6 +32,7 @@ from pgtide.wal.messages import (
 )
 from pgtide.wal.rows import NO_TIME, NotUtf8, Workspace
 
+KEPT_BYTES = 16 << 20  # a workspace that grew beyond this for a huge message is given back
 TRUNCATE_CODE = OPS.index("truncate")
 
 _ERRORS = {
@@ -165,7 +166,9 @@ class Decoder:
 
     def _prepare(self, chunk: Chunk) -> Workspace:
         size = int(chunk.ends[chunk.count - 1]) if chunk.count else 0
-        if self._workspace.capacity < size or self._workspace.room < chunk.count:
+        kept = self._workspace
+        fits = kept.capacity >= size and kept.room >= chunk.count
+        if not fits or kept.capacity > KEPT_BYTES >= 2 * size:
             # Half as much again, so that chunks growing little by little do not cost each time.
             self._workspace = Workspace(size + size // 2, chunk.count + chunk.count // 2)
         state = self._state
