@@ -32,7 +32,7 @@ SLOT = "aged"
 class Upkeep(Protocol):
     """What the writer of a log tells its maintenance."""
 
-    def committed(self) -> None: ...
+    def committed(self, *, busy: bool) -> None: ...
     def close(self) -> None: ...
 
 
@@ -71,7 +71,7 @@ class AgedLog:
         lsn = Lsn(self._writer.position + LSN_PER_COMMIT)
         parts = self._writer.write_part(_rows(lsn))
         self._writer.commit(parts, lsn, 1)
-        self._upkeep.committed()
+        self._upkeep.committed(busy=False)
 
     def close(self) -> None:
         """Let the round of maintenance that is running come to its end."""
@@ -107,7 +107,7 @@ class _UpkeepInTurn:
         self._writer = writer
         self._maintenance = Maintenance(config.log.path, None, config.log.retention)
 
-    def committed(self) -> None:
+    def committed(self, *, busy: bool) -> None:
         due = self._maintenance.due(self._writer.version)
         if due and self._maintenance.run_once().checkpoint is not None:
             self._writer.reopen()

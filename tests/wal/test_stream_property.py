@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -20,6 +21,7 @@ from tests.wal import pgoutput as p
 
 TABLES = {16_400: ("orders", 2), 16_401: ("skip_me", 1), 16_402: ("wide", 5), 16_403: ("none", 0)}
 UNWANTED = 16_401
+ENCODER = ThreadPoolExecutor(1)
 ALIGNMENT = 8  # WAL records begin at multiples of eight
 
 TEXTS = st.one_of(st.none(), st.text(max_size=6))
@@ -155,7 +157,7 @@ def test_rows_in_the_log_equal_the_stream(
 
     decoder = Decoder(p.SmallCatalog(), resume=resume)
     writer = Collected()
-    buffer = RowBuffer(writer, limit)  # type: ignore[arg-type]
+    buffer = RowBuffer(writer, limit, ENCODER)  # type: ignore[arg-type]
     visible: list[pa.Table] = []
     for chunk in _cut(messages, cuts):
         buffer.add(decoder.decode(p.chunk_of(chunk, gap=gap)), decoder.slots)

@@ -1,16 +1,19 @@
 """Decoded rows on their way into the log: whole transactions, bounded memory.
 
 Rows of committed transactions wait for the next flush. Rows of the transaction
-that is still arriving are kept apart, and written out as parts that nothing
-names yet when they outgrow the buffer. The last row of an open transaction is
-held back, because only the Commit message says that it was the last.
+that is still arriving are kept apart. Either kind is written out as parts that
+nothing names yet when it outgrows the buffer, by a thread of its own so that
+decoding goes on; one part at a time, which bounds the memory. The last row of an
+open transaction is held back, because only the Commit message says that it was
+the last.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from concurrent.futures import Executor, Future
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from deltalake.transaction import AddAction
@@ -21,20 +24,23 @@ from pgtide.log.writer import LogWriter
 from pgtide.position import Lsn
 from pgtide.wal.decoder import Decoded, Slot
 
+_Part: TypeAlias = "Future[list[AddAction]]"
 _OP_NAMES = pa.array(OPS, pa.string())
 
 
 class RowBuffer:
     """Collects decoded rows and writes them to the log as parts."""
 
-    def __init__(self, writer: LogWriter, limit: int) -> None:
+    def __init__(self, writer: LogWriter, limit: int, encoder: Executor) -> None:
         self._writer = writer
         self._limit = limit
+        self._encoder = encoder
         self._complete: list[pa.RecordBatch] = []
         self._open: list[pa.RecordBatch] = []
         self._held: pa.RecordBatch | None = None
-        self._open_parts: list[AddAction] = []
-        self._parts: list[AddAction] = []
+        self._open_parts: list[_Part] = []
+        self._parts: list[_Part] = []
+        self._writing: _Part | None = None
         self._complete_bytes = 0
         self._open_bytes = 0
         self.end = Lsn(0)  # up to here everything is either in the log or waiting here
@@ -77,16 +83,20 @@ class RowBuffer:
             self.since = time.monotonic()
 
     def take_parts(self, slots: Sequence[Slot]) -> list[AddAction]:
-        """Write what is committed and hand over every part of it."""
-        batches = self._complete
-        if batches:
-            self._parts += self._writer.write_part(log_rows(batches, slots))
+        """Write what is committed and hand over every part of it, on disk."""
+        self.write_behind(slots)
+        parts = [action for part in self._parts for action in part.result()]
+        if parts:
             fault("after_data_file")
-        parts, self._parts = self._parts, []
         self.handed_over += self._complete_rows
-        self._complete_rows = 0
-        self._complete, self._complete_bytes, self.since = [], 0, None
+        self._parts, self._complete_rows, self.since = [], 0, None
         return parts
+
+    def write_behind(self, slots: Sequence[Slot]) -> None:
+        """Begin to write what is committed, without waiting for it."""
+        if self._complete:
+            self._parts.append(self._write(self._complete, slots))
+            self._complete, self._complete_bytes = [], 0
 
     def _close_open(self, *, last: bool) -> None:
         """The transaction that was open is committed: its rows count from now on."""
@@ -106,9 +116,19 @@ class RowBuffer:
             self._open_rows += batch.num_rows
 
     def _spill(self, slots: Sequence[Slot]) -> None:
-        self._open_parts += self._writer.write_part(log_rows(self._open, slots))
+        self.write_behind(slots)  # what comes before it: parts do not overlap
+        self._open_parts.append(self._write(self._open, slots))
         self._open, self._open_bytes = [], 0
         fault("in_large_transaction")
+
+    def _write(self, batches: list[pa.RecordBatch], slots: Sequence[Slot]) -> _Part:
+        if self._writing is not None:
+            self._writing.result()
+        names = list(slots)  # more may come while the thread reads them
+        self._writing = self._encoder.submit(
+            lambda: self._writer.write_part(log_rows(batches, names))
+        )
+        return self._writing
 
 
 def _with_last(row: pa.RecordBatch) -> pa.RecordBatch:

@@ -8,6 +8,7 @@ comes again from its beginning, and must find everything as it was.
 from __future__ import annotations
 
 import time
+from concurrent.futures import Executor
 
 from pgtide.capture.buffer import RowBuffer
 from pgtide.capture.ddl import DdlCommand
@@ -43,6 +44,7 @@ class Flow:
         upkeep: Upkeep,
         progress: Progress,
         side: SqlConnection,
+        encoder: Executor,
     ) -> None:
         self._config = config
         self._timeline = start.timeline
@@ -51,6 +53,7 @@ class Flow:
         self._upkeep = upkeep
         self._progress = progress
         self._side = side
+        self._encoder = encoder
         log = Storage(config.log.path, config.log.storage)
         self._shapes = ShapeStore(log, writer.position)
         self._catalog = TableCatalog(
@@ -62,7 +65,7 @@ class Flow:
             generated=start.publishes_generated,
         )
         self._decoder = Decoder(self._catalog, resume=writer.position)
-        self._buffer = RowBuffer(writer, config.log.buffer)
+        self._buffer = RowBuffer(writer, config.log.buffer, encoder)
         self._counted: dict[str, int] = {}
         self._flush_seconds = 0.0
         self._publication_touched = False
@@ -86,7 +89,7 @@ class Flow:
     def resume(self) -> None:
         """Begin again at the end of the log, with the same tables."""
         self._decoder.resume(self._writer.position)
-        self._buffer = RowBuffer(self._writer, self._config.log.buffer)
+        self._buffer = RowBuffer(self._writer, self._config.log.buffer, self._encoder)
 
     def take(self, received: Received) -> None:
         """Decode one chunk and keep its rows."""
@@ -123,6 +126,10 @@ class Flow:
         interval = self._config.log.flush_interval - self._flush_seconds
         return max(interval, self._flush_seconds / BUSY_FLUSH_SHARE, SHORTEST_INTERVAL_S)
 
+    def write_behind(self) -> None:
+        """Begin to write what is complete; a later ``flush`` commits it."""
+        self._buffer.write_behind(self._decoder.slots)
+
     def flush(self, position: Lsn) -> None:
         """Make everything complete durable, with its position."""
         if not self._buffer.waiting and position <= self._writer.position:
@@ -132,6 +139,7 @@ class Flow:
             check_publications(self._side, self._config.source.slot)
         began = time.monotonic()
         self._shapes.persist()
+        busy = self._buffer.full
         before = self._buffer.handed_over
         parts = self._buffer.take_parts(self._decoder.slots)
         self._writer.commit(parts, max(position, self._writer.position), self._timeline)
@@ -139,7 +147,7 @@ class Flow:
         self.committed_at = time.monotonic()
         if parts:
             self._flush_seconds += 0.3 * (self.committed_at - began - self._flush_seconds)
-        self._upkeep.committed()
+        self._upkeep.committed(busy=busy)
         self._progress.position = self._writer.position
         self._progress.commits += 1
         self._progress.events += self._buffer.handed_over - before

@@ -25,7 +25,7 @@ from pgtide.postgres.connection import (
 )
 
 SLOT_BUSY_RETRIES_S = 10.0
-BULK_MESSAGES = 500_000  # per peek; the server keeps them in a tuplestore
+BULK_MESSAGES = 1_000_000  # per peek; the server keeps them in a tuplestore
 BULK_WORK_MEM = "64MB"  # of that tuplestore, before it becomes a temporary file
 BULK_WAL_BYTES = 1 << 30  # per peek, so that a call over unpublished WAL ends
 BULK_TIMEOUT_MS = 300_000
@@ -52,7 +52,7 @@ class Stream:
 class LiveSession:
     """One START_REPLICATION and the receiver behind it."""
 
-    def __init__(self, url: str, stream: Stream, start: Lsn) -> None:
+    def __init__(self, url: str, stream: Stream, start: Lsn, *, gather_s: float) -> None:
         self._conn = connect_replication(url, application_name="pgtide capture")
         try:
             run(self._conn, "SET synchronous_commit = off")
@@ -60,7 +60,9 @@ class LiveSession:
         except BaseException:
             self._conn.close()
             raise
-        self.receiver = Receiver(self._conn.pgconn, streaming=True, confirmed=start)
+        self.receiver = Receiver(
+            self._conn.pgconn, streaming=True, confirmed=start, gather_s=gather_s
+        )
 
     def _start(self, stream: Stream, start: Lsn) -> None:
         options = ", ".join(

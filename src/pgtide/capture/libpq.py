@@ -17,12 +17,11 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 from psycopg import pq
 
 from pgtide.errors import EnvironmentMissing
-from pgtide.wal.kernel import Bytes, Ints, compiled
+from pgtide.wal.kernel import Bytes, Ints, compiled, copy_bytes
 
 # Slots of the drain state.
 USED = 0  # bytes in the buffer
@@ -102,18 +101,6 @@ def _free(typingctx: Any, address: Any, pointer: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), generate
-
-
-@intrinsic
-def _copy(typingctx: Any, target: Any, source: Any, size: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        byte = ir.IntType(8).as_pointer()
-        cgutils.raw_memcpy(
-            builder, builder.inttoptr(args[0], byte), builder.inttoptr(args[1], byte), args[2], 1
-        )
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64), generate
 
 
 @compiled
@@ -212,7 +199,7 @@ def drain(
             state[PENDING] = pointer
             state[PENDING_SIZE] = size
             return FULL
-        _copy(buf.ctypes.data + at, pointer, size)
+        copy_bytes(buf.ctypes.data + at, pointer, size)
         _free(free, pointer)
         state[PENDING] = 0
         state[RECEIVED] += size

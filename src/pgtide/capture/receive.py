@@ -30,7 +30,6 @@ CHUNK_BYTES = 4 << 20
 CHUNK_MESSAGES = 65_536
 BUFFERS = 4
 GATHER_S = 0.0005  # let a few more messages arrive before looking again
-GATHER_LIMIT_S = 0.01  # and hand over what came by then
 STATUS_INTERVAL_S = 10.0
 _POLL_S = 0.5
 _EPOCH_US = 946_684_800_000_000  # 2000-01-01 in Unix microseconds
@@ -55,9 +54,12 @@ class _Buffer:
 class Receiver:
     """Runs the thread; ``get`` and ``release`` are for the decoding side."""
 
-    def __init__(self, pgconn: pq.abc.PGconn, *, streaming: bool, confirmed: Lsn) -> None:
+    def __init__(
+        self, pgconn: pq.abc.PGconn, *, streaming: bool, confirmed: Lsn, gather_s: float = 0.0
+    ) -> None:
         self._pgconn = pgconn
         self._streaming = streaming
+        self._gather_s = gather_s  # the longest that messages wait for others to come
         self._functions = libpq.Functions()
         # Not in psycopg's protocol class, but in every implementation of it.
         self._address: int = pgconn.pgconn_ptr  # type: ignore[attr-defined]
@@ -164,7 +166,7 @@ class Receiver:
                     # The walsender flushes every message: waking up for each costs more
                     # than all the rest. Sleep as long as more arrives meanwhile.
                     now = time.monotonic()
-                    deadline = deadline or now + GATHER_LIMIT_S
+                    deadline = deadline or now + self._gather_s
                     if now < deadline:
                         seen = int(state[libpq.COUNT])
                         time.sleep(GATHER_S)

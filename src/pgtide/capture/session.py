@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, Self
 
 import psycopg
@@ -75,6 +76,7 @@ class CaptureSession:
             self._side = connect(config.source.url.reveal(), application_name="pgtide capture")
             self._start = check_source(config, self._conn, self._writer)
             self._upkeep = Upkeep(config, self._writer)
+            self._encoder = ThreadPoolExecutor(1, thread_name_prefix="pgtide-encode")
         except psycopg.Error as exc:
             self._close()
             raise translate(exc) from exc
@@ -86,6 +88,7 @@ class CaptureSession:
 
     def __exit__(self, *_: object) -> None:
         self._upkeep.close()
+        self._encoder.shutdown(cancel_futures=True)
         self._close()
 
     def _close(self) -> None:
@@ -171,7 +174,7 @@ class CaptureSession:
                     flow.take(received)
                     session.receiver.release(received)
                 if flow.full:
-                    flow.flush(flow.end)
+                    flow.write_behind()
                 if self._stop.is_set():
                     flow.flush(flow.end)
                     return False  # the session's end closes the connection under the COPY
@@ -186,7 +189,10 @@ class CaptureSession:
         """Stream with feedback until stopped, current, or so far behind that bulk pays."""
         flow = self._flow()
         session = LiveSession(
-            self._config.source.url.reveal(), self._start.stream, self._writer.position
+            self._config.source.url.reveal(),
+            self._start.stream,
+            self._writer.position,
+            gather_s=self._config.log.flush_interval / 10,
         )
         receiver = session.receiver
         asked_at = time.monotonic()
@@ -254,5 +260,11 @@ class CaptureSession:
 
     def _flow(self) -> Flow:
         return Flow(
-            self._config, self._start, self._writer, self._upkeep, self._progress, self._side
+            self._config,
+            self._start,
+            self._writer,
+            self._upkeep,
+            self._progress,
+            self._side,
+            self._encoder,
         )

@@ -33,14 +33,14 @@ class Upkeep:
         self._thread = threading.Thread(target=self._run, name="pgtide-upkeep", daemon=True)
         self._thread.start()
 
-    def committed(self) -> None:
-        """To be called after each commit of the writer."""
+    def committed(self, *, busy: bool) -> None:
+        """To be called after each commit; while ``busy`` only what keeps commits cheap is done."""
         if self._error is not None:
             raise self._error
         if self._checkpointed:
             self._checkpointed = False
             self._writer.reopen()
-        if not self._wanted.is_set() and self._maintenance.due(self._writer.version):
+        if not self._wanted.is_set() and self._maintenance.due(self._writer.version, busy=busy):
             self._wanted.set()
 
     def close(self) -> None:

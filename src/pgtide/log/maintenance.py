@@ -90,12 +90,17 @@ class Maintenance:
         self._settled = Position(Lsn(0))
         self._mark = (now, read_snapshot(self._table).end)
 
-    def due(self, version: int) -> bool:
-        """Whether a round would do something, given the newest Delta version: cheap to ask."""
+    def due(self, version: int, *, busy: bool = False) -> bool:
+        """Whether a round would do something, given the newest Delta version: cheap to ask.
+
+        A ``busy`` writer has a backlog, and files of the right size by itself: compaction and
+        retention can wait until it has caught up.
+        """
         now = self._clock()
-        return (
-            version - self._checkpointed >= CHECKPOINT_COMMITS
-            or version - self._cleaned >= CLEAN_COMMITS
+        if version - self._checkpointed >= CHECKPOINT_COMMITS:
+            return True
+        return not busy and (
+            version - self._cleaned >= CLEAN_COMMITS
             or (now >= self._next_look and version != self._looked_at)
             or now >= self._next_retain
         )

@@ -38,7 +38,8 @@ STATISTICS = ("lsn", "seq", "schema", "table", "op")
 _PARQUET_OPTIONS: dict[str, Any] = {
     "compression": "zstd",
     "compression_level": 1,
-    "use_dictionary": ["op", "schema", "table", "xid", "committed_at", "shape"],
+    # Not the numbers of transactions: too many, and zstd does better without.
+    "use_dictionary": ["op", "schema", "table", "shape"],
     "write_statistics": list(STATISTICS),
     "store_schema": False,  # the dictionaries are ours; readers get plain strings
     "row_group_size": 131_072,
