@@ -7,6 +7,7 @@ import hmac
 import json
 import pickle
 import struct
+import time
 from typing import Any
 
 import pytest
@@ -633,3 +634,27 @@ def test_layouts_are_those_of_the_catalog(database: Database) -> None:
     assert {layout.name for layout in latest.values()} == names
     for oid, layout in latest.items():
         assert layout.same_layout(catalog[oid])
+
+
+@pytest.mark.parametrize(
+    "literal",
+    [
+        "&".join(f"k{n}={n}" for n in range(60)) + " it''s",
+        "password " + "a=" * 5_000 + " ''",
+        "a" * 300_000,
+        "x://" * 20_000,
+    ],
+    ids=["query_string", "equal_signs", "one_long_word", "many_schemes"],
+)
+def test_no_literal_takes_longer_than_its_length(literal: str) -> None:
+    began = time.perf_counter()
+    redact(f"COMMENT ON TABLE t IS '{literal}'")
+    assert time.perf_counter() - began < 2.0
+
+
+def test_defaults_are_redacted_like_the_statement(database: Database) -> None:
+    prepare(database)
+    database.execute("CREATE TABLE s (c text DEFAULT 'host=db password=hunter2', d int DEFAULT 7)")
+    payload = json.dumps([command.payload() for command in commands(database)])
+    assert "hunter2" not in payload
+    assert "***" in payload

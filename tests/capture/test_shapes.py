@@ -6,9 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from pgtide.errors import LogFenced, LogMissing
-from pgtide.log.shapes import ShapeStore, create_shapes
+from pgtide.log.schema import SHAPES
+from pgtide.log.shapes import MOST_FILES, ShapeStore, create_shapes
 from pgtide.log.storage import Storage
 from pgtide.position import Lsn
 from pgtide.shape import Column, Shape
@@ -61,3 +63,14 @@ def test_two_writers_of_shapes(log: Storage) -> None:
 def test_a_log_without_shapes(tmp_path: Path) -> None:
     with pytest.raises(LogMissing):
         ShapeStore(Storage(str(tmp_path)), START)
+
+
+def test_many_changes_leave_few_files(log: Storage) -> None:
+    store = ShapeStore(log, Lsn(8))
+    for number in range(60):
+        columns = tuple(Column(f"c{n}", 23, attnum=n + 1) for n in range(number % 7 + 1))
+        store.assign(Shape(number, "public", f"t{number}", columns, since=Lsn(16 + number)))
+        store.persist()
+    table = DeltaTable(log.child(SHAPES).root)
+    assert len(table.file_uris()) <= MOST_FILES
+    assert ShapeStore(log, Lsn(1 << 20)).by_id == store.by_id

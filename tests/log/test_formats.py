@@ -329,3 +329,23 @@ def test_an_unknown_format_names_the_known_ones() -> None:
     with pytest.raises(ConfigError) as caught:
         formatter("avro")
     assert "debezium" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("oid", "text"),
+    [
+        (1700, "9" * 5_000),
+        (600, "(Infinity,NaN)"),
+        (3802, "[" * 3_000 + "]" * 3_000),
+        (3802, "1" * 5_000),
+    ],
+    ids=["long_numeric", "infinite_point", "deep_json", "long_json_number"],
+)
+def test_no_value_is_too_much_for_a_format(name: str, oid: int, text: str) -> None:
+    shape = Shape(1, "public", "t", (Column("v", oid, identity=True),))
+    event = Event(
+        Position(Lsn(8)), 1, datetime(2026, 1, 1, tzinfo=UTC), "insert", "public", "t", shape,
+        None, {"v": text}, None, True,
+    )  # fmt: skip
+    json.dumps(_format(name, event), allow_nan=False)

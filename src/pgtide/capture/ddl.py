@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from pgtide.capture.ddl_marks import Marks, marks_of_command
 from pgtide.capture.redact import redact
-from pgtide.capture.statement import Fired, Statement, find_statement
+from pgtide.capture.statement import Fired, Statement, Unmatched, find_statement
 from pgtide.shape import Column, Shape
 
 PREFIX = "pgtide.ddl"
@@ -26,6 +26,10 @@ BODY_VERSION = 1
 
 PAD_BYTES = 64  # block size of SHA-256
 XID_MASK = 0xFFFF_FFFF
+
+# Parsing costs about 70 bytes of memory for each; what people write is far shorter.
+MAX_TEXT_CHARS = 1 << 20
+SPOKEN = ("default", "missing")  # columns' facts that are text of the user's own
 
 TABLE_KINDS = frozenset({"r", "p"})
 
@@ -81,6 +85,14 @@ class DdlCommand:
     unknown: bool = False
     error: str = ""
     layouts: tuple[Shape, ...] = ()
+
+    def names(self, kind: str) -> set[str]:
+        """Unquoted names of the objects of a kind that were made, changed or dropped."""
+        return {
+            str(item.get("name") or item["identity"])
+            for item in (*self.objects, *self.dropped)
+            if str(item["type"]).startswith(kind)
+        }
 
     def payload(self) -> dict[str, Any]:
         """The JSON of the log's ``payload`` column; every key is always there.
@@ -156,23 +168,29 @@ def _unknown(tag: str, error: str) -> DdlCommand:
 
 def _command(fields: Mapping[str, Any]) -> DdlCommand:
     tag = str(fields["tag"])
-    objects = tuple(fields["objects"])
+    objects = tuple(_without_secrets(item) for item in fields["objects"])
     dropped = tuple(fields["dropped"])
     rewrites = tuple(fields["rewrites"])
-    found = find_statement(
-        Fired(
-            tag=tag,
-            query=fields["query"],
-            context=fields["context"],
-            ordinal=fields["top_ordinal"] or 0,
-            objects=objects,
-            dropped=dropped,
-            search_path=fields["search_path"],
-            functions=fields["functions"],
+    query = fields["query"]
+    too_long = len(query or "") > MAX_TEXT_CHARS or len(fields["context"]) > MAX_TEXT_CHARS
+    found = (
+        Unmatched(f"the query string is longer than {MAX_TEXT_CHARS} characters")
+        if too_long
+        else find_statement(
+            Fired(
+                tag=tag,
+                query=query,
+                context=fields["context"],
+                ordinal=fields["top_ordinal"] or 0,
+                objects=objects,
+                dropped=dropped,
+                search_path=fields["search_path"],
+                functions=fields["functions"],
+            )
         )
     )
     matched = isinstance(found, Statement)
-    exact = found.text if isinstance(found, Statement) else fields["query"]
+    exact = found.text if isinstance(found, Statement) else (query or "")[:MAX_TEXT_CHARS] or None
     shown = redact(exact) if exact is not None else None
     marks = found.marks if isinstance(found, Statement) else Marks(complete=False)
     return DdlCommand(
@@ -193,6 +211,17 @@ def _command(fields: Mapping[str, Any]) -> DdlCommand:
         marks=marks_of_command(marks, tag, objects, rewrites),
         layouts=tuple(_layouts(objects)),
     )
+
+
+def _without_secrets(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The object with the defaults of its columns redacted like the statement."""
+    if "columns" not in item:
+        return item
+    columns = [
+        {**column, **{name: redact(column[name]) for name in SPOKEN if column.get(name)}}
+        for column in item["columns"]
+    ]
+    return {**item, "columns": columns}
 
 
 def _layouts(objects: Sequence[Mapping[str, Any]]) -> list[Shape]:

@@ -70,6 +70,8 @@ class Capture:
                 failures += 1
                 self._failed(error)
                 if not isinstance(error, TransientError):
+                    self.progress.gear = "failed"
+                    self._tick(force=True)
                     raise
                 if time.monotonic() - moved_at > self._patience(error, until_current):
                     raise error from exc
@@ -97,7 +99,8 @@ class Capture:
     def _back_off(self, error: PgtideError, failures: int) -> None:
         delay = min(BACKOFF_LAST_S, BACKOFF_FIRST_S * 2 ** min(failures, 12))
         delay *= random.uniform(0.5, 1.0)
-        logger.warning("%s; trying again in %.1f s", error.message, delay)
+        said = f"{error.message}: {error.detail}" if error.detail else error.message
+        logger.warning("%s; trying again in %.1f s", said.rstrip("."), delay)
         self._stop.wait(delay)
 
     def _tick(self, *, force: bool = False) -> None:

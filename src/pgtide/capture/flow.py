@@ -19,12 +19,14 @@ from pgtide.capture.startup import Start, check_publications
 from pgtide.capture.tables import TableCatalog
 from pgtide.capture.upkeep import Upkeep
 from pgtide.config import Config, TablePatterns
+from pgtide.errors import PublicationChanged
 from pgtide.log.shapes import ShapeStore
 from pgtide.log.storage import Storage
 from pgtide.log.writer import LogWriter
 from pgtide.position import Lsn
 from pgtide.postgres.catalog import read_layouts
 from pgtide.postgres.connection import SqlConnection
+from pgtide.postgres.publication import insert_name
 from pgtide.wal.decoder import Decoder
 
 IDLE_COMMIT_INTERVAL_S = 10.0  # commits that carry only a position, at most this often
@@ -48,6 +50,8 @@ class Flow:
     ) -> None:
         self._config = config
         self._timeline = start.timeline
+        slot = config.source.slot
+        self._publications = {*start.stream.publications, slot, insert_name(slot)}
         self._told_of_ddl = start.key is not None
         self._writer = writer
         self._upkeep = upkeep
@@ -100,6 +104,15 @@ class Flow:
             self._publication_touched = False
             # Before anything is vouched for: rows after the change may be missing.
             check_publications(self._side, self._config.source.slot)
+            # It is as init made it, so init changed it, or someone changed it and back. Either
+            # way tables may have been left out for a while, and that is not passed over.
+            self.flush(self.end)
+            raise PublicationChanged(
+                "the publication was changed while capture ran",
+                detail="The log goes on behind the change; rows of tables that the publication "
+                "left out meanwhile are not in it.",
+                hint="If that was meant, start the capture again: pgtide capture",
+            )
 
     def due(self, vouched: Lsn, *, until: Lsn | None) -> bool:
         """Whether it is time for ``flush``; ``until`` is a position that someone waits for."""
@@ -163,5 +176,5 @@ class Flow:
 
     def _on_ddl(self, command: DdlCommand) -> None:
         """A change of our own publication must not go unnoticed."""
-        if "PUBLICATION" in command.tag:
+        if "PUBLICATION" in command.tag and command.names("publication") & self._publications:
             self._publication_touched = True

@@ -23,12 +23,13 @@ SECRET_OPTION = re.compile(
 LITERALS = frozenset({"SCONST", "USCONST"})
 DOLLAR_QUOTED = re.compile(r"(\$\w*\$)(.*)\1", re.DOTALL)
 
-_VALUE = r"(?:'(?:[^'\\]|\\.|'')*'|''(?:[^'\\]|\\.)*''|[^\s']*)"
-CONNECTION_STRING = re.compile(rf"\s*(?:\w+\s*=\s*{_VALUE}\s*)+")
+# Possessive throughout: literals are other people's, and none may cost more than one pass.
+_VALUE = r"(?>''(?:[^'\\]|\\.)*+''|'(?:[^'\\]|\\.|'')*+'|[^\s']*+)"
+CONNECTION_STRING = re.compile(rf"\s*+(?:\w++\s*+=\s*+{_VALUE}\s*+)++")
 CONNECTION_PASSWORD = re.compile(
     rf"\b((?:ssl)?password\s*=\s*)({_VALUE})", re.IGNORECASE | re.DOTALL
 )
-URL_PASSWORD = re.compile(r"(\w+://[^\s:/@']*:)[^\s/@']*(?=@)")
+URL_PASSWORD = re.compile(r"(://[^\s:/@']*+:)[^\s/@']*+(?=@)")
 URL_PARAMETER = re.compile(r"([?&](?:ssl)?password=)[^&\s']*", re.IGNORECASE)
 # SQL inside a quoted string, as EXECUTE takes it: its own quotes are doubled.
 QUOTED_PASSWORD = re.compile(r"(\bpassword\s+)''(?:[^']|'''')*''", re.IGNORECASE)
@@ -68,7 +69,8 @@ def _literal(written: str, previous: str) -> str:
         return HIDDEN
     if body := DOLLAR_QUOTED.fullmatch(written):
         return body[1] + redact(body[2]) + body[1]
-    if CONNECTION_STRING.fullmatch(written[written.index("'") + 1 : -1]):
+    inner = written[written.index("'") + 1 : -1]
+    if "password" in inner.lower() and CONNECTION_STRING.fullmatch(inner):
         written = CONNECTION_PASSWORD.sub(r"\1***", written[:-1]) + "'"
     return _redact_urls(QUOTED_PASSWORD.sub(rf"\1'{HIDDEN}'", written))
 

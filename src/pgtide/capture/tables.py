@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from pgtide.capture.ddl import DdlCommand, Forged, SigningKey, read_message
+from pgtide.capture.ddl import PREFIX, DdlCommand, Forged, SigningKey, read_message
 from pgtide.config import TablePatterns
 from pgtide.log.shapes import ShapeStore
 from pgtide.position import Lsn
@@ -24,7 +25,8 @@ from pgtide.shape import Column, Shape
 from pgtide.wal.decoder import LoggedMessage, Slot
 from pgtide.wal.messages import LogicalMessage, Relation, RelationColumn, TypeName
 
-DDL_PREFIX = "pgtide.ddl"
+logger = logging.getLogger(__name__)
+
 HEARTBEAT_PREFIX = "pgtide.heartbeat"
 
 
@@ -35,6 +37,7 @@ class Counters:
     forged_ddl: int = 0
     filtered_ddl: int = 0
     unknown_ddl: int = 0
+    unseen_ddl: int = 0  # a table that changed without its DDL, as with event_triggers = off
     heartbeats: int = 0
 
     def as_dict(self) -> dict[str, int]:
@@ -82,7 +85,7 @@ class TableCatalog:
         if message.prefix == HEARTBEAT_PREFIX:
             self.counters.heartbeats += 1
             return None
-        if message.prefix == DDL_PREFIX and message.transactional and self._key is not None:
+        if message.prefix == PREFIX and message.transactional and self._key is not None:
             command = read_message(message.content, xid=xid, key=self._key)
             if not isinstance(command, Forged):
                 return self._ddl(command, message.lsn)
@@ -135,6 +138,10 @@ class TableCatalog:
 
     def _shape(self, relation: Relation) -> Shape:
         layout = self._layouts.get(relation.oid)
+        if layout is not None and self._key is not None and not _describes(layout, relation):
+            # The triggers should have told us: they were switched off for that command.
+            self.counters.unseen_ddl += 1
+            logger.warning("table %s.%s changed unseen", relation.schema, relation.table)
         if layout is None or not _describes(layout, relation):
             # No DDL message told us: ask the catalog, which may be ahead of this position.
             layout = self._live_layout(relation.oid)

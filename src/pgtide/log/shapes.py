@@ -6,9 +6,11 @@ grow; the newest shape of a relation is the one that holds now.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
@@ -21,6 +23,7 @@ from pgtide.position import Lsn
 from pgtide.shape import Column, Shape
 
 SHAPES_APP_ID = "pgtide/shapes"
+MOST_FILES = 20
 
 
 class ShapeStore:
@@ -68,6 +71,10 @@ class ShapeStore:
         if self._pending:
             _append(self._table, self._storage, self._pending)
             self._pending.clear()
+            try:
+                _tidy(self._table, self._storage)
+            except (DeltaError, OSError) as exc:
+                raise _refused(exc) from exc
 
 
 def create_shapes(log: Storage, baseline: Sequence[Shape]) -> None:
@@ -132,10 +139,31 @@ def _append(table: DeltaTable, storage: Storage, shapes: Sequence[Shape]) -> Non
         table.update_incremental()
     except (DeltaError, OSError) as exc:
         raise _refused(exc) from exc
-    for uri in table.file_uris() if storage.local is not None else []:
-        storage.sync(uri.removeprefix("file://").removeprefix(storage.root).lstrip("/"))
-    for version in range(before + 1, table.version() + 1):
-        storage.sync(f"_delta_log/{version:020d}.json")
+    _sync(storage, before + 1, table.version())
+
+
+def _sync(storage: Storage, first: int, last: int) -> None:
+    """Make commits durable with the files they added."""
+    if storage.local is None:
+        return
+    for version in range(first, last + 1):
+        path = f"_delta_log/{version:020d}.json"
+        for line in (storage.read(path) or b"").splitlines():
+            if "add" in (action := json.loads(line)):
+                storage.sync(unquote(action["add"]["path"]))
+        storage.sync(path)
+
+
+def _tidy(table: DeltaTable, storage: Storage) -> None:
+    """Merge the files when there are many: each costs time whenever the table is opened."""
+    if len(table.file_uris()) < MOST_FILES:
+        return
+    before = table.version()
+    table.optimize.compact()
+    table.create_checkpoint()
+    _sync(storage, before + 1, table.version())
+    # Readers that opened the table before have a day to finish.
+    table.vacuum(retention_hours=24, enforce_retention_duration=False, dry_run=False)
 
 
 def _row(shape: Shape) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -30,7 +31,7 @@ from deltalake.transaction import AddAction
 from pgtide.errors import LogFenced, LogMissing, LogUnavailable
 from pgtide.log.schema import CHANGES, TABLE_SCHEMA
 from pgtide.log.shapes import create_shapes
-from pgtide.log.storage import Storage, unavailable
+from pgtide.log.storage import Storage, sync_directory, unavailable
 from pgtide.position import Lsn
 from pgtide.shape import Shape
 
@@ -107,6 +108,9 @@ def create_log(
         ),
     )
     changes.sync("_delta_log/00000000000000000000.json")
+    if log.local is not None:
+        for directory in (changes.root, log.root, log.local.parent):
+            sync_directory(Path(directory))
 
 
 class LogWriter:

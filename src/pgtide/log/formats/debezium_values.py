@@ -12,6 +12,7 @@ domains, whose base type the log does not know.
 from __future__ import annotations
 
 import base64
+import math
 import struct
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -47,6 +48,8 @@ def _numeric(text: str, typmod: int) -> Any:
     if not value.is_finite():
         return text
     scale = oids.numeric_scale(typmod)
+    if len(text) > texts.MOST_DIGITS:
+        return text
     if scale is None:
         own = max(0, -int(value.as_tuple().exponent))
         return {"scale": own, "value": _unscaled(value, own)}
@@ -122,6 +125,8 @@ def _bits(text: str, typmod: int) -> Any:
 
 def _point(text: str, typmod: int) -> Any:
     x, y = (float(part) for part in text.strip("()").split(","))
+    if not (math.isfinite(x) and math.isfinite(y)):
+        return text  # JSON has no word for it
     well_known = struct.pack("<BIdd", 1, 1, x, y)
     return {"x": x, "y": y, "wkb": base64.b64encode(well_known).decode(), "srid": None}
 

@@ -89,10 +89,18 @@ def _value(text: Any, type_oid: int) -> Any:
     if type_oid == oids.BYTEA:
         return base64.b64encode(bytes.fromhex(text[2:])).decode()
     if type_oid == oids.JSONB:
-        return json.loads(text)
+        return _json(text)
     if type_oid in (oids.DATE, oids.TIMESTAMP, oids.TIMESTAMPTZ):
         return _moment(text)
     return text
+
+
+def _json(text: str) -> Any:
+    """The parsed value; its text where Python's parser has limits that Postgres has not."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def _moment(text: str) -> str:

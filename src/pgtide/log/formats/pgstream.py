@@ -19,7 +19,7 @@ from decimal import Decimal
 from typing import Any
 
 from pgtide.log.event import UNCHANGED, Event, Row
-from pgtide.log.formats import oids
+from pgtide.log.formats import oids, texts
 from pgtide.log.source import LogSource
 from pgtide.shape import Column, Shape
 
@@ -105,6 +105,8 @@ def _number(text: str) -> Any:
     exact = Decimal(text)
     if not exact.is_finite():
         return None
+    if len(text) > texts.MOST_DIGITS:
+        return text
     if exact == exact.to_integral_value() and "E" not in text.upper():
         return int(exact)
     return float(text) if Decimal(repr(float(text))) == exact else text

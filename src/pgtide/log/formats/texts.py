@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+MOST_DIGITS = 4_000  # of a number: Python refuses to convert longer ones, Postgres does not
 _DAY_US = 86_400_000_000
 _TIMESTAMP = re.compile(r"(\d{4,})-(\d\d)-(\d\d)(?: (\d\d:\d\d:\d\d(?:\.\d+)?))?(?:\+00)?( BC)?")
 _TIME = re.compile(r"(\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?")
