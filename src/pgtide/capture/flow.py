@@ -31,6 +31,7 @@ from pgtide.wal.decoder import Decoder
 
 IDLE_COMMIT_INTERVAL_S = 10.0  # commits that carry only a position, at most this often
 BUSY_FLUSH_SHARE = 0.5  # flushes come less often when they would take more of the time
+FLUSH_EARLY = 0.8  # share of the interval after which a flush begins
 SHORTEST_INTERVAL_S = 0.005
 LONGEST_WAIT_S = 0.25
 
@@ -135,8 +136,8 @@ class Flow:
 
     def _interval(self) -> float:
         """As configured; wider when flushing would otherwise eat the time to decode."""
-        # The flush itself takes time too: start early enough to be visible in time.
-        interval = self._config.log.flush_interval - self._flush_seconds
+        # Receiving, the flush itself and whoever reads take time too: be visible in time.
+        interval = FLUSH_EARLY * self._config.log.flush_interval - self._flush_seconds
         return max(interval, self._flush_seconds / BUSY_FLUSH_SHARE, SHORTEST_INTERVAL_S)
 
     def write_behind(self) -> None:

@@ -192,7 +192,7 @@ class CaptureSession:
             self._config.source.url.reveal(),
             self._start.stream,
             self._writer.position,
-            gather_s=self._config.log.flush_interval / 10,
+            gather_s=self._config.log.flush_interval / 20,
         )
         receiver = session.receiver
         asked_at = time.monotonic()
