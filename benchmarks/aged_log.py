@@ -3,8 +3,9 @@
 The builder really commits, through ``LogWriter`` with ``Maintenance``, but not in real time:
 after each commit its clock moves by one flush interval, and commit files get the clock's time.
 So maintenance compacts, checkpoints and cleans up as often, and finds files as old, as in a log
-that took half a day. The builder alone does not fsync, and has maintenance run between two
-commits instead of beside them: in real time it would be done by the next one.
+that took half a day. Now and then a DDL command gives the table another shape. The builder alone
+does not fsync, and has maintenance run between two commits instead of beside them: in real time
+it would be done by the next one.
 """
 
 from __future__ import annotations
@@ -22,11 +23,15 @@ if TYPE_CHECKING:
 
     from pgtide.config import Config
     from pgtide.log.writer import LogWriter
+    from pgtide.position import Lsn
+    from pgtide.shape import Shape
 
 ROWS_PER_COMMIT = 4
 LSN_PER_COMMIT = 256
+DDL_EVERY = 500  # commits, in the builder
 REPORT_EVERY = 2_000
 SLOT = "aged"
+OID = 16_384  # of the one table
 
 
 class Upkeep(Protocol):
@@ -42,6 +47,8 @@ class AgedLog:
     def __init__(self, path: Path, *, in_turn: bool = False) -> None:
         from pgtide.capture import upkeep
         from pgtide.config import Config
+        from pgtide.log.shapes import ShapeStore
+        from pgtide.log.storage import Storage
         from pgtide.log.writer import LogWriter, create_log
         from pgtide.position import Lsn
 
@@ -55,6 +62,7 @@ class AgedLog:
         )
         self.path = path
         self._writer = LogWriter(str(path), None, SLOT)
+        self._shapes = ShapeStore(Storage(str(path)), self._writer.position)
         source = {"url": "postgresql:///postgres", "slot": SLOT}
         config = Config.model_validate({"source": source, "log": {"path": str(path)}})
         make = _UpkeepInTurn if in_turn else upkeep.Upkeep
@@ -64,37 +72,56 @@ class AgedLog:
     def version(self) -> int:
         return self._writer.version
 
-    def append(self) -> None:
-        """What a flush of capture does, from rows to durable."""
+    def append(self, *, ddl: bool = False) -> None:
+        """What a flush of capture does, from rows to durable; ``ddl`` renames a column first."""
         from pgtide.position import Lsn
 
         lsn = Lsn(self._writer.position + LSN_PER_COMMIT)
-        parts = self._writer.write_part(_rows(lsn))
+        shape = self._shapes.assign(_shape(lsn) if ddl else self._shape(lsn))
+        self._shapes.persist()
+        parts = self._writer.write_part(_rows(lsn, shape.id, ddl=ddl))
         self._writer.commit(parts, lsn, 1)
         self._upkeep.committed(busy=False)
+
+    def _shape(self, lsn: Lsn) -> Shape:
+        return self._shapes.current.get(OID) or _shape(lsn)
 
     def close(self) -> None:
         """Let the round of maintenance that is running come to its end."""
         self._upkeep.close()
 
 
-def _rows(lsn: int) -> pa.Table:
+def _shape(lsn: Lsn) -> Shape:
+    """The table's shape after one of its columns got a new name."""
+    from pgtide.shape import Column, Shape
+
+    columns = (
+        Column("id", 20, type_name="bigint", attnum=1, nullable=False, key=True, identity=True),
+        Column(f"note_{lsn}", 25, type_name="text", attnum=2),
+    )
+    return Shape(OID, "public", "orders", columns, since=lsn)
+
+
+def _rows(lsn: int, shape: int = 1, *, ddl: bool = False) -> pa.Table:
     import pyarrow as pa
 
     from pgtide.log.schema import FILE_SCHEMA
 
-    row: dict[str, Any] = {
+    common: dict[str, Any] = {
         "lsn": lsn,
         "xid": lsn // LSN_PER_COMMIT,
         "committed_at": datetime.fromtimestamp(time.time(), UTC),
-        "op": "insert",
         "schema": "public",
         "table": "orders",
-        "shape": 1,
-        "after": [str(lsn), "a small row"],
+        "last": False,
     }
-    last = ROWS_PER_COMMIT - 1
-    rows = [{**row, "seq": seq, "last": seq == last} for seq in range(ROWS_PER_COMMIT)]
+    insert = {**common, "op": "insert", "shape": shape, "after": [str(lsn), "a small row"]}
+    rows = [{**insert, "seq": seq} for seq in range(ROWS_PER_COMMIT)]
+    if ddl:
+        statement = f"ALTER TABLE orders RENAME COLUMN note TO note_{lsn}"
+        payload = json.dumps({"tag": "ALTER TABLE", "statement": statement})
+        rows[0] = {**common, "seq": 0, "op": "ddl", "payload": payload}
+    rows[-1]["last"] = True
     return pa.Table.from_pylist(rows, schema=FILE_SCHEMA)
 
 
@@ -108,9 +135,8 @@ class _UpkeepInTurn:
         self._maintenance = Maintenance(config.log.path, None, config.log.retention)
 
     def committed(self, *, busy: bool) -> None:
-        due = self._maintenance.due(self._writer.version)
-        if due and self._maintenance.run_once().checkpoint is not None:
-            self._writer.reopen()
+        if self._maintenance.due(self._writer.version):
+            self._maintenance.run_once()
 
     def close(self) -> None:
         pass
@@ -133,14 +159,14 @@ def build(path: Path, commits: int, interval: float) -> None:
     # Before pgtide is imported: it keeps the functions that it finds then.
     time.time = time.monotonic = clock
     os.fsync = lambda fd: None
-    from pgtide.log.follow import commit_path
     from pgtide.log.schema import CHANGES
+    from pgtide.log.table import commit_path
 
     began = real()
     log = AgedLog(path, in_turn=True)
-    dated = 0
+    dated = -1
     for number in range(1, commits + 1):
-        log.append()
+        log.append(ddl=number % DDL_EVERY == 0)
         clock.now += interval
         while dated < log.version:
             dated += 1

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from benchmarks import child
 from benchmarks.report import peak_rss_mb
-from pgtide.log.follow import commit_path
 from pgtide.log.schema import CHANGES
+from pgtide.log.table import commit_path
 
 POLL_S = 0.002
 PATIENCE_S = 60.0

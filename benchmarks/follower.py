@@ -20,8 +20,8 @@ from benchmarks.capturing import newest_version
 from benchmarks.report import cpu_seconds, percentile
 from pgtide import Log
 from pgtide.config import TablePatterns
-from pgtide.log.follow import commit_path
 from pgtide.log.schema import CHANGES
+from pgtide.log.table import commit_path
 
 PATIENCE_S = 15.0  # without any row
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -72,10 +72,19 @@ class SmallLog:
         self.storage = Storage(self.path)
         self.changes = self.storage.child(CHANGES)
 
-    def append(self, rows: Iterable[dict[str, Any]]) -> list[AddAction]:
-        """Commit rows; the log's position becomes the last LSN plus one."""
+    def append(
+        self, rows: Iterable[dict[str, Any]], logged_at: datetime | None = None
+    ) -> list[AddAction]:
+        """Commit rows; the log's position becomes the last LSN plus one.
+
+        They count as logged when the last of them was committed, unless it is said.
+        """
         table = make_rows(rows)
-        parts = self.writer.write_part(table)
+        at = logged_at or [NOON, *table.column("committed_at").drop_null().to_pylist()][-1]
+        parts = [
+            replace(part, modification_time=int(at.timestamp() * 1000))
+            for part in self.writer.write_part(table)
+        ]
         last = max(table.column("lsn").to_numpy(), default=int(self.writer.position))
         self.writer.commit(parts, Lsn(last + 1), 1)
         return parts

@@ -12,8 +12,10 @@ from deltalake import DeltaTable
 
 from pgtide.log import compaction
 from pgtide.log.compaction import compact, plan
-from pgtide.log.snapshot import DataFile, open_table, read_snapshot
+from pgtide.log.snapshot import DataFile, read_snapshot
+from pgtide.log.table import open_table
 from pgtide.position import Lsn, Position
+from tests.log.conftest import NOON
 
 
 def _end(log: Any) -> Position:
@@ -82,6 +84,14 @@ def test_a_day_that_is_over_is_merged_whole(small_log: Any, day_later: Any) -> N
     assert days.count("2026-03-02") == 5
 
 
+def test_a_day_in_the_future_does_not_end_the_present_one(small_log: Any) -> None:
+    """Or every look would merge a large file with one of a single commit."""
+    future = NOON.replace(year=2099)
+    small_log.append([{"lsn": 990, "committed_at": future}])
+    small_log.commit_each(5)
+    assert _compact_all(small_log) == 0
+
+
 def test_large_tables_have_files_and_row_groups_to_themselves(
     small_log: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,7 +128,7 @@ def test_the_number_of_files_stays_small(small_log: Any) -> None:
     rewritten = peak = 0
     for number in range(20_000):
         here = Position(Lsn(1000 + number))
-        files.append(DataFile(str(number), 5_000, date(2026, 3, 1), 200, here, here, None))
+        files.append(DataFile(str(number), 5_000, date(2026, 3, 1), 0, 200, here, here, None))
         if number % 10:
             continue
         while run := plan(replace(snapshot, files=tuple(files)), Position(Lsn(10**9))):

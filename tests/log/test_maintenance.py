@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,38 +18,61 @@ from pgtide.log import maintenance
 from pgtide.log.compaction import compact
 from pgtide.log.maintenance import Maintenance, checkpoint
 from pgtide.log.retention import clean, sweep
-from pgtide.log.snapshot import open_table
+from pgtide.log.table import open_table
 from pgtide.position import Lsn, Position
 
 
-def test_checkpoints_come_every_so_many_commits(small_log: Any) -> None:
-    upkeep = Maintenance(small_log.path, None, None)
-    assert upkeep.run_once().checkpoint is None
+def test_a_round_comes_every_so_many_commits(small_log: Any) -> None:
+    now = 0.0
+    upkeep = Maintenance(small_log.path, None, None, clock=lambda: now)
+    assert not upkeep.due(maintenance.ROUND_COMMITS - 2)
     small_log.commit_each(19)
-    assert upkeep.due(small_log.writer.version)
-    assert upkeep.run_once().checkpoint == small_log.writer.version
-    assert not upkeep.due(small_log.writer.version + 19)
-    assert upkeep.due(small_log.writer.version + 20)
+    outcome = upkeep.run_once()
+    assert (outcome.checkpoint, outcome.files_merged) == (19, 19)
+    version = upkeep.run_once().checkpoint
+    assert version == 20, "of the merge"
+    assert upkeep.run_once().checkpoint is None, "there is nothing new"
+    assert not upkeep.due(version + maintenance.ROUND_COMMITS - 1)
+    assert upkeep.due(version + maintenance.ROUND_COMMITS)
+    now += maintenance.RETAIN_SECONDS
+    assert upkeep.due(version)
+    assert not upkeep.due(version, busy=True)
 
 
 def test_files_are_merged_once_they_have_settled(small_log: Any) -> None:
-    now = 0.0
-    upkeep = Maintenance(small_log.path, None, None, clock=lambda: now)
-    small_log.commit_each(40)
-    merged = []
-    for _ in range(5):
-        now += maintenance.COMPACT_SECONDS + 0.1
-        merged.append(upkeep.run_once().files_merged)
-    assert merged[0] == 0, "the tail stays as it is for a while"
-    assert sum(merged) == 40
+    upkeep = Maintenance(small_log.path, None, None)
+    small_log.commit_each(20)
+    future = datetime.now(UTC) + timedelta(days=1)
+    small_log.append([{"lsn": 2000}], logged_at=future)  # a clock that was wrong
+    small_log.append([{"lsn": 2010}], logged_at=datetime.now(UTC))
+    assert upkeep.run_once(busy=True).files_merged == 0
+    assert upkeep.run_once().files_merged == 21, "the tail stays as it is for a while"
 
 
 def test_retention_runs_by_itself(small_log: Any) -> None:
     now = 0.0
     upkeep = Maintenance(small_log.path, None, 86_400.0, clock=lambda: now)
     small_log.commit_each(3)  # years old by now
+    assert upkeep.run_once().files_dropped == 0
     now += maintenance.RETAIN_SECONDS
     assert upkeep.run_once().files_dropped == 3
+
+
+def test_only_who_knows_the_files_in_use_removes_orphans(small_log: Any) -> None:
+    """`pgtide log compact` cannot know the parts of a transaction that capture is receiving."""
+    now = 0.0
+    names = ("day=2026-03-01/part.parquet", "day=2026-03-01/orphan.parquet")
+    small_log.commit_each(2)
+    part, orphan = (Path(small_log.changes.root, name) for name in names)
+    for path in (part, orphan):
+        path.write_bytes(b"written days ago")
+        os.utime(path, (0, 0))
+    assert Maintenance(small_log.path, None, None).run_fully().orphans_removed == 0
+    capture = Maintenance(small_log.path, None, None, in_use=lambda: names[:1], clock=lambda: now)
+    now += maintenance.SWEEP_SECONDS
+    assert capture.run_once().orphans_removed == 1
+    assert part.exists()
+    assert not orphan.exists()
 
 
 def test_run_fully_does_everything_at_once(small_log: Any) -> None:
@@ -130,7 +155,7 @@ def test_a_follower_that_clean_up_overtook_goes_on(
 _KILLED = """
 import os, signal, sys
 from pgtide.log import compaction
-from pgtide.log.snapshot import open_table
+from pgtide.log.table import open_table
 from pgtide.log.storage import Storage
 from pgtide.position import Lsn, Position
 

@@ -59,6 +59,7 @@ def _write(root: Path, rows: list[tuple[int, int]], group: int) -> DataFile:
         path=path,
         size=(root / path).stat().st_size,
         day=date(2026, 3, 1),
+        logged_at_ms=0,
         rows=len(rows),
         low=Position(Lsn(min(r[0] for r in rows)), min(r[1] for r in rows)),
         high=Position(Lsn(max(r[0] for r in rows)), max(r[1] for r in rows)),

@@ -183,14 +183,13 @@ def test_following_from_now_skips_what_is_there(small_log: Any) -> None:
 
 
 def test_a_start_that_retention_dropped_is_a_gap(small_log: Any, day_later: Any) -> None:
-    from datetime import date
-
     from pgtide.log.retention import retain
-    from pgtide.log.snapshot import open_table
+    from pgtide.log.table import open_table
 
     small_log.append([{"lsn": 1000}])
     small_log.append([{"lsn": 1010, "committed_at": day_later}])
-    assert retain(small_log.changes, open_table(small_log.changes), [], date(2026, 3, 2)) == 1
+    now = day_later.replace(hour=23).timestamp()
+    assert retain(small_log.changes, open_table(small_log.changes), [], 3600, now=now) == 1
     log = small_log.open()
     with pytest.raises(LogGap) as caught:
         next(log.events(Position(Lsn(1000))))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,11 +13,18 @@ from pgtide.errors import ConfigError, LogError
 from pgtide.log.compaction import compact
 from pgtide.log.maintenance import checkpoint
 from pgtide.log.readers import forget_reader, list_readers, slowest, update_reader
-from pgtide.log.retention import clean, oldest_day, retain, sweep
-from pgtide.log.snapshot import open_table
+from pgtide.log.retention import clean, retain, sweep
+from pgtide.log.table import open_table
 from pgtide.position import Lsn, Position
+from tests.log.conftest import NOON
 
-SECOND = date(2026, 3, 2)
+DAY = 86_400.0  # seconds; what is kept, in these tests
+THIRD = datetime(2026, 3, 3, 10, tzinfo=UTC)
+
+
+def _retain(log: Any, readers: Any = (), now: datetime = THIRD) -> int:
+    """Drop what was logged before the second of March."""
+    return retain(log.changes, open_table(log.changes), readers, DAY, now=now.timestamp())
 
 
 def _data_files(log: Any) -> set[str]:
@@ -37,9 +44,8 @@ def test_old_days_go_and_the_log_says_from_where_it_is_complete(
     small_log: Any, day_later: Any
 ) -> None:
     _two_days(small_log, day_later)
-    table = open_table(small_log.changes)
-    assert retain(small_log.changes, table, [], SECOND) == 3
-    assert retain(small_log.changes, table, [], SECOND) == 0
+    assert _retain(small_log) == 3
+    assert _retain(small_log) == 0
     snapshot = small_log.open().snapshot()
     assert snapshot.complete_from == Lsn(1021)
     assert small_log.positions()[0] == (2000, 0)
@@ -49,11 +55,10 @@ def test_old_days_go_and_the_log_says_from_where_it_is_complete(
 def test_the_slowest_reader_holds_days_back(small_log: Any, day_later: Any) -> None:
     _two_days(small_log, day_later)
     update_reader(small_log.storage, "lake", 1, Position(Lsn(1010), 1))
-    table = open_table(small_log.changes)
-    assert retain(small_log.changes, table, list_readers(small_log.storage), SECOND) == 1
+    assert _retain(small_log, list_readers(small_log.storage)) == 1
     assert small_log.open().snapshot().complete_from == Lsn(1001)
     forget_reader(small_log.storage, "lake")
-    assert retain(small_log.changes, table, list_readers(small_log.storage), SECOND) == 2
+    assert _retain(small_log, list_readers(small_log.storage)) == 2
 
 
 def test_what_remains_is_whole_although_clocks_are_not_exact(
@@ -61,15 +66,45 @@ def test_what_remains_is_whole_although_clocks_are_not_exact(
 ) -> None:
     small_log.append([{"lsn": 1000}])
     small_log.append([{"lsn": 1010, "committed_at": day_later}])
-    small_log.append([{"lsn": 1020}])  # committed a moment before midnight, logged after
-    assert retain(small_log.changes, open_table(small_log.changes), [], SECOND) == 1
+    small_log.append([{"lsn": 1020}])  # capture's clock was set back
+    assert _retain(small_log) == 1
     assert small_log.positions() == [(1010, 0), (1020, 0)]
 
 
-def test_each_row_lives_at_least_as_long_as_retention_says() -> None:
-    now = datetime(2026, 3, 8, 0, 30, tzinfo=UTC)
-    assert oldest_day(timedelta(days=7).total_seconds(), now) == date(2026, 3, 1)
-    assert oldest_day(3600, now) == date(2026, 3, 7)
+@pytest.mark.parametrize("compacted", [False, True], ids=["as_written", "compacted"])
+def test_rows_live_from_when_they_were_logged(
+    small_log: Any, day_later: Any, compacted: bool
+) -> None:
+    """Neither a source whose clock is wrong nor a backlog changes how long rows stay."""
+    future, past = datetime(2099, 1, 1, tzinfo=UTC), datetime(1970, 1, 2, tzinfo=UTC)
+    small_log.append([{"lsn": 1000, "committed_at": future}], logged_at=NOON)
+    small_log.commit_each(3, first=1010)
+    small_log.append([{"lsn": 2000, "committed_at": past}], logged_at=day_later)
+    small_log.append([{"lsn": 2010}], logged_at=day_later)
+    if compacted:
+        while compact(
+            small_log.changes, open_table(small_log.changes), Position(Lsn(1100)), everything=True
+        ):
+            pass
+    assert _retain(small_log) == (2 if compacted else 4)
+    assert small_log.positions() == [(2000, 0), (2010, 0)]
+
+
+def test_a_wrong_clock_of_captures_own_does_not_hold_rows(small_log: Any, day_later: Any) -> None:
+    small_log.append([{"lsn": 1000}])
+    small_log.append([{"lsn": 1010}], logged_at=datetime(2099, 1, 1, tzinfo=UTC))
+    small_log.append([{"lsn": 1020}])
+    small_log.append([{"lsn": 1030}], logged_at=day_later)
+    small_log.append([{"lsn": 1040}], logged_at=datetime(2099, 1, 1, tzinfo=UTC))
+    assert _retain(small_log) == 3
+    assert small_log.positions() == [(1030, 0), (1040, 0)]
+
+
+def test_each_row_lives_at_least_as_long_as_retention_says(small_log: Any) -> None:
+    small_log.append([{"lsn": 1000}])  # at noon
+    midnight = NOON.replace(hour=0)
+    assert _retain(small_log, now=midnight + timedelta(days=2, seconds=-1)) == 0
+    assert _retain(small_log, now=midnight + timedelta(days=2)) == 1
 
 
 @pytest.fixture

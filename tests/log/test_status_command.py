@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg.sql import SQL
 
 from pgtide.cli import run
+from pgtide.postgres.slot import capture_lock_key
 
 
 @pytest.fixture(autouse=True)
@@ -59,11 +62,22 @@ def _capture(log: Any, **fields: Any) -> None:
     log.storage.replace("capture.json", json.dumps(document).encode())
 
 
+@contextmanager
+def _attached(database: Any) -> Iterator[None]:
+    """What the server sees of a capture."""
+    with psycopg.connect(database.url, autocommit=True) as conn:
+        conn.execute(SQL("SELECT pg_advisory_lock({})").format(capture_lock_key(database.name)))
+        yield
+
+
 def test_all_is_well(status: Any, database: Any, small_log: Any) -> None:
     _slot(database)
     small_log.append([{"lsn": 1000, "committed_at": datetime.now(UTC)}])
     _capture(small_log)
-    code, facts = status("--json")
+    with _attached(database):
+        code, facts = status("--json")
+        assert status()[0] == 0
+        assert "live, 3 events/s" in status()[1]
     assert code == 0, facts
     assert facts["ok"]
     assert facts["slot"]["exists"]
@@ -74,21 +88,38 @@ def test_all_is_well(status: Any, database: Any, small_log: Any) -> None:
     assert 0 <= facts["log"]["lag_seconds"] < 60
     assert facts["capture"]["running"]
     assert facts["capture"]["events_per_second"] == 3.0
+
+
+def test_a_capture_that_the_server_does_not_see(status: Any, database: Any, small_log: Any) -> None:
+    """Its last word is a second old, and the server knows better."""
+    _slot(database)
+    small_log.append([{"lsn": 1000}])
+    _capture(small_log)
+    code, facts = status("--json")
+    assert (code, facts["capture"]["running"]) == (1, False)
+    assert "✗ capture: gone, last heard of" in status()[1]
+    error = {"at": "now", "kind": "LogUnavailable", "message": "no room", "hint": "free some"}
+    _capture(small_log, gear="waiting", last_error=error)
+    code, text = status()
+    assert code == 1
+    assert "waiting to try again" in text
+    # An error that it has recovered from does not make a clean stop a failure.
+    _capture(small_log, gear="stopped", last_error=error)
     code, text = status()
     assert code == 0
-    assert "live, 3 events/s" in text
+    assert "! capture: stopped at" in text
 
 
 def test_the_source_is_down(status: Any, small_log: Any) -> None:
     small_log.append([{"lsn": 1000}])
     url = "postgresql://app:secret@127.0.0.1:1/shop"
     code, facts = status("--json", url=url)
-    assert code == 1
+    assert code == 3
     assert facts["source"]["error"]["kind"] == "SourceUnavailable"
     assert facts["slot"] is None
     assert facts["log"] == {"position": "0/3E9", "lag_bytes": None, "lag_seconds": None}
     code, text = status(url=url)
-    assert code == 1
+    assert code == 3
     assert "✗ source" in text
     assert "secret" not in text
 

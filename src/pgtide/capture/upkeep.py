@@ -1,9 +1,6 @@
 """The log's maintenance, in a thread beside the appends.
 
 It works on a handle of its own and its commits never conflict with appends.
-When it has made a checkpoint the writer takes a fresh handle, between two
-commits: what an append costs grows with the commits since the checkpoint that
-the handle was opened at.
 """
 
 from __future__ import annotations
@@ -27,8 +24,8 @@ class Upkeep:
             in_use=lambda: list(writer.uncommitted),
         )
         self._wanted = threading.Event()
+        self._busy = False
         self._closing = False
-        self._checkpointed = False
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="pgtide-upkeep", daemon=True)
         self._thread.start()
@@ -37,10 +34,8 @@ class Upkeep:
         """To be called after each commit; while ``busy`` only what keeps commits cheap is done."""
         if self._error is not None:
             raise self._error
-        if self._checkpointed:
-            self._checkpointed = False
-            self._writer.reopen()
         if not self._wanted.is_set() and self._maintenance.due(self._writer.version, busy=busy):
+            self._busy = busy
             self._wanted.set()
 
     def close(self) -> None:
@@ -51,13 +46,13 @@ class Upkeep:
 
     def _run(self) -> None:
         try:
-            while True:
+            while not self._closing:
                 self._wanted.wait()
-                # Before the round, not after it: a call that comes meanwhile must not be lost.
-                self._wanted.clear()
                 if self._closing:
                     return
-                if self._maintenance.run_once().checkpoint is not None:
-                    self._checkpointed = True
+                if self._maintenance.run_once(busy=self._busy).checkpoint is not None:
+                    self._writer.renew()
+                # After the round: what it does anyway is not asked for meanwhile.
+                self._wanted.clear()
         except BaseException as exc:  # handed to the committing side
             self._error = exc

@@ -161,7 +161,8 @@ def _print_summary(summary: dict[str, Any]) -> None:
 def compact(ctx: typer.Context) -> None:
     """Merge small files, apply retention, remove what is no longer needed.
 
-    Capture does this by itself; running both at once is safe.
+    Capture does this by itself; running both at once is safe. Files that a crash left
+    behind are removed by capture alone, a day later.
 
     \b
     Example:
@@ -180,10 +181,7 @@ def compact(ctx: typer.Context) -> None:
         print(json.dumps(asdict(outcome)))
         return
     print(f"merged {outcome.files_merged} files, dropped {outcome.files_dropped} old ones")
-    print(
-        f"removed {outcome.versions_cleaned} old versions of the Delta log "
-        f"and {outcome.orphans_removed} files that a crash left behind"
-    )
+    print(f"removed {outcome.versions_cleaned} old versions of the Delta log")
 
 
 def _open(invocation: Invocation) -> Log:

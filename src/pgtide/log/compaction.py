@@ -18,8 +18,6 @@ counter (``source.maintenance_app_id``) keeps two compactions from doubling rows
 from __future__ import annotations
 
 import itertools
-import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -28,16 +26,24 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.transaction import RemoveAction
 
 from pgtide.log.compacted import write_files
-from pgtide.log.fence import commit_maintenance
-from pgtide.log.order import Keys, Piece, clusters, in_memory, open_pieces, read_sorted
+from pgtide.log.maintenance_commits import commit_maintenance, remove_action
+from pgtide.log.order import (
+    Keys,
+    Piece,
+    TableName,
+    clusters,
+    count_rows,
+    in_memory,
+    open_pieces,
+    read_sorted,
+)
 from pgtide.log.snapshot import DataFile, Snapshot, read_snapshot
 from pgtide.log.storage import Storage
 from pgtide.position import Position
 
-RUN_ROWS = 1_000_000
+RUN_ROWS = 500_000  # their sort keys are in memory: a million cost capture 80 MB more
 RUN_BYTES = 64 * 1024 * 1024  # compressed
 FULL = 0.5  # a unit this close to a run's limits is left alone
 TIERS = 4  # below the full ones, each 8 times the one before
@@ -45,8 +51,6 @@ TIER_UNITS = (16, 6, 6, 6, 6)  # units of each tier that are worth a merge
 LARGE_TABLE_ROWS = 4_096  # from here on a table has row groups to itself
 ROW_GROUP_ROWS = 65_536
 ROW_GROUP_BYTES = 16 * 1024 * 1024  # in memory
-
-_Name = tuple[str | None, str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +90,12 @@ def plan(snapshot: Snapshot, before: Position, *, everything: bool = False) -> l
     days: dict[date, list[DataFile]] = {}
     for file in snapshot.files:
         days.setdefault(file.day, []).append(file)
+    # By position: the source's clock may have been wrong, and its future is never over.
+    newest = max(snapshot.files, key=lambda file: file.high, default=None)
     for day in sorted(days):
         units = [Unit(tuple(cluster)) for cluster in clusters(days[day])]
         closed = [unit for unit in units if unit.high < before]
-        over = len(closed) == len(units) and day != max(days)
+        over = len(closed) == len(units) and newest is not None and day != newest.day
         run = _fitting(closed) if everything or over else _by_tier(closed)
         if run:
             return run
@@ -108,12 +114,9 @@ def compact(
     if run is None:
         return 0
     old = [file for unit in run for file in unit.files]
-    added = list(write_files(changes, old[0].day, _row_groups(changes, old)))
-    now = int(time.time() * 1000)
-    removed = [
-        RemoveAction(file.path, False, now, file.size, {"day": file.day.isoformat()})
-        for file in old
-    ]
+    logged_at_ms = max(file.logged_at_ms for file in old)
+    added = list(write_files(changes, old[0].day, logged_at_ms, _row_groups(changes, old)))
+    removed = [remove_action(file) for file in old]
     # A lost race leaves our files as orphans; the winner has merged the same ones.
     return len(old) if commit_maintenance(changes, table, snapshot, [*added, *removed]) else 0
 
@@ -152,7 +155,7 @@ def _stretches(units: Sequence[Unit], tier: int) -> Iterator[list[Unit]]:
 def _row_groups(changes: Storage, old: Sequence[DataFile]) -> Iterator[tuple[bool, pa.Table]]:
     """The rows as they will lie in row groups; True where a table begins."""
     pieces = in_memory([piece for file in old for piece in open_pieces(changes, file)])
-    counts = _count_rows(pieces)
+    counts = count_rows(pieces)
     names = sorted(counts, key=lambda name: (name[0] or "", name[1] or ""))
     ranks = {name: rank for rank, name in enumerate(names)}
     large = np.array([counts[name] >= LARGE_TABLE_ROWS for name in names])
@@ -180,7 +183,7 @@ def _by_table(
         yield int(ranks[begin]), rows.slice(begin, end - begin)
 
 
-def _name_ranks(rows: pa.Table, ranks: dict[_Name, int]) -> npt.NDArray[np.int64]:
+def _name_ranks(rows: pa.Table, ranks: dict[TableName, int]) -> npt.NDArray[np.int64]:
     """Each row's table as its place in the sorted list of tables."""
     schemas, tables = (
         rows.column(name).combine_chunks().dictionary_encode("encode")
@@ -200,12 +203,3 @@ def _name_ranks(rows: pa.Table, ranks: dict[_Name, int]) -> npt.NDArray[np.int64
 def _group_rows(rows: pa.Table) -> int:
     per_row = max(1, rows.nbytes // max(1, rows.num_rows))
     return max(1, min(ROW_GROUP_ROWS, ROW_GROUP_BYTES // per_row))
-
-
-def _count_rows(pieces: Sequence[Piece]) -> dict[_Name, int]:
-    counts: Counter[_Name] = Counter()
-    for piece in pieces:
-        rows = piece.read(["schema", "table"])
-        for row in rows.group_by(["schema", "table"]).aggregate([([], "count_all")]).to_pylist():
-            counts[row["schema"], row["table"]] += row["count_all"]
-    return counts

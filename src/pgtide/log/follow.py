@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from pgtide.log.snapshot import DataFile, added_file
 from pgtide.log.storage import Storage
+from pgtide.log.table import commit_path
 
 POLL_LOCAL = (0.003, 0.010)  # seconds between polls: just after a commit, when idle
 POLL_REMOTE = (0.020, 0.200)
@@ -55,8 +56,3 @@ class CommitTail:
         if self._changes.read(commit_path(self.version + 1)) is not None:
             return None
         return Cleaned()
-
-
-def commit_path(version: int) -> str:
-    """Where Delta keeps a commit."""
-    return f"_delta_log/{version:020d}.json"

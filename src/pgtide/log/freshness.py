@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 
 import pyarrow.compute as pc
 
-from pgtide.log.follow import commit_path
 from pgtide.log.order import open_pieces
 from pgtide.log.snapshot import Snapshot
+from pgtide.log.source import app_id
 from pgtide.log.storage import Storage
-from pgtide.log.writer import app_id
+from pgtide.log.table import commit_path
 
 _LOOK_BACK = 50  # versions; between two commits of the writer there are a few of maintenance
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
@@ -19,19 +18,22 @@ from deltalake.exceptions import DeltaError
 from pgtide.errors import LogUnavailable
 from pgtide.log.compaction import compact
 from pgtide.log.readers import list_readers
-from pgtide.log.retention import clean, oldest_day, retain, sweep
+from pgtide.log.retention import clean, retain, sweep
 from pgtide.log.schema import CHANGES
-from pgtide.log.snapshot import open_table, read_snapshot
+from pgtide.log.snapshot import Snapshot, read_snapshot
 from pgtide.log.storage import Storage
-from pgtide.position import Lsn, Position
+from pgtide.log.table import open_table
+from pgtide.position import Position
 
-CHECKPOINT_COMMITS = 20
-COMPACT_SECONDS = 1.0  # between looks at the files
+# Commits from round to round. What is not checkpointed costs whoever opens the log 0.1 ms a
+# commit, measured; delta-rs, which appends on an object store, pays that at each of its commits.
+ROUND_COMMITS = 50
+ROUND_COMMITS_REMOTE = 20
 SETTLED_SECONDS = 1.0  # files that are younger stay as they are
-CLEAN_COMMITS = 20
+FIRST_RETAIN_SECONDS = 1.0  # after the start: a capture may be short
 RETAIN_SECONDS = 300.0
 SWEEP_SECONDS = 86_400.0
-_RUNS_AT_ONCE = 4  # compactions in one go, so that a checkpoint is never long overdue
+_RUNS_AT_ONCE = 4  # compactions in one round, so that a checkpoint is never long overdue
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class Maintenance:
     """Does what is due, when it is due.
 
     ``retention`` is in seconds, None keeps everything. ``in_use`` names data files that the
-    writer has written and not yet committed.
+    writer has written and not yet committed: only who can tell may remove what no commit names.
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class Maintenance:
         storage: dict[str, str] | None,
         retention: float | None,
         *,
-        in_use: Callable[[], Collection[str]] = tuple,
+        in_use: Callable[[], Collection[str]] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._log = Storage(path, storage)
@@ -80,97 +82,83 @@ class Maintenance:
         self._retention = retention
         self._in_use = in_use
         self._clock = clock
-        self._table = open_table(self._changes)
-        self._checkpointed = self._cleaned = -1
-        self._looked_at = -1
+        self._commits = ROUND_COMMITS if self._changes.local is not None else ROUND_COMMITS_REMOTE
+        self._checkpointed = -1
         now = clock()
-        self._next_look = now + COMPACT_SECONDS
-        self._next_retain = now + COMPACT_SECONDS
+        self._next_retain = now + FIRST_RETAIN_SECONDS
         self._next_sweep = now + RETAIN_SECONDS
-        self._settled = Position(Lsn(0))
-        self._mark = (now, read_snapshot(self._table).end)
 
     def due(self, version: int, *, busy: bool = False) -> bool:
-        """Whether a round would do something, given the newest Delta version: cheap to ask.
+        """Whether there is something to do, given the newest Delta version: cheap to ask."""
+        if version - self._checkpointed >= self._commits:
+            return True
+        return not busy and self._clock() >= self._next_retain
 
-        A ``busy`` writer has a backlog, and files of the right size by itself: compaction and
-        retention can wait until it has caught up.
+    def run_once(self, *, busy: bool = False) -> Outcome:
+        """One round: checkpoint, merge, drop and clean up.
+
+        A ``busy`` writer has a backlog, and files of the right size by itself: it is spared the
+        rest until it has caught up.
         """
         now = self._clock()
-        if version - self._checkpointed >= CHECKPOINT_COMMITS:
-            return True
-        return not busy and (
-            version - self._cleaned >= CLEAN_COMMITS
-            or (now >= self._next_look and version != self._looked_at)
-            or now >= self._next_retain
-        )
-
-    def run_once(self) -> Outcome:
-        """One round of whatever is due now."""
-        self._refresh()
-        now = self._clock()
-        merged = dropped = cleaned = swept = 0
-        made = None
-        if now >= self._next_look:
-            merged = self._compact(now)
-        retaining = now >= self._next_retain
-        if retaining:
-            dropped = self._retain()
-            self._next_retain = self._clock() + RETAIN_SECONDS
-        if self._table.version() - self._checkpointed >= CHECKPOINT_COMMITS:
-            made = self._checkpoint()
-        if retaining or self._table.version() - self._cleaned >= CLEAN_COMMITS:
-            cleaned = self._clean()
-        if now >= self._next_sweep:
+        merged = dropped = swept = 0
+        # Before everything else: delta-rs reads all that is newer than the checkpoint of the
+        # opening whenever it is asked for something.
+        made = self._checkpoint()
+        if not busy:
+            # A new handle, not an updated one: what that reads may be cleaned by now.
+            table = open_table(self._changes)
+            merged = self._merge(table)
+            if now >= self._next_retain:
+                dropped = self._retain(table)
+                self._next_retain = now + RETAIN_SECONDS
+        cleaned = clean(self._changes, list_readers(self._log))
+        if not busy and self._in_use is not None and now >= self._next_sweep:
             swept = sweep(self._changes, in_use=self._in_use())
-            self._next_sweep = self._clock() + SWEEP_SECONDS
+            self._next_sweep = now + SWEEP_SECONDS
         return Outcome(made, merged, dropped, cleaned, swept)
 
     def run_fully(self) -> Outcome:
-        """Everything that can be done now, whatever is due: ``pgtide log compact``."""
-        self._refresh()
-        dropped = self._retain()
-        end = read_snapshot(self._table).end
+        """Everything that any process may do at any time: ``pgtide log compact``.
+
+        That is all but removing what no commit names: it may be a part of a transaction that
+        some capture has been receiving for days.
+        """
+        table = open_table(self._changes)
+        dropped = self._retain(table)
+        end = read_snapshot(table).end
         merged = 0
-        while files := compact(self._changes, self._table, end, everything=True):
+        while files := compact(self._changes, table, end, everything=True):
             merged += files
-        made = self._checkpoint()
-        return Outcome(
-            made, merged, dropped, self._clean(), sweep(self._changes, in_use=self._in_use())
-        )
+        made = checkpoint(self._changes, table)
+        return Outcome(made, merged, dropped, clean(self._changes, list_readers(self._log)))
 
-    def _refresh(self) -> None:
-        # A new handle, not an updated one: Delta reads some facts from the Delta log when they
-        # are asked for, back to the checkpoint of the opening, and that may be cleaned by now.
-        self._table = open_table(self._changes)
+    def _checkpoint(self) -> int | None:
+        table = open_table(self._changes)
+        if table.version() <= self._checkpointed:
+            return None
+        self._checkpointed = checkpoint(self._changes, table)
+        return self._checkpointed
 
-    def _compact(self, now: float) -> int:
-        marked, end = self._mark
-        if now - marked >= SETTLED_SECONDS:
-            # Files up to what was the end a while ago are merged, the tail stays as it is.
-            self._settled = end
-            self._mark = (now, read_snapshot(self._table).end)
+    def _merge(self, table: DeltaTable) -> int:
+        settled = _settled(read_snapshot(table), time.time())
         merged = 0
         for _ in range(_RUNS_AT_ONCE):
-            files = compact(self._changes, self._table, self._settled)
+            files = compact(self._changes, table, settled)
             if not files:
                 break
             merged += files
-        self._next_look = self._clock() + COMPACT_SECONDS
-        self._looked_at = self._table.version()
         return merged
 
-    def _retain(self) -> int:
+    def _retain(self, table: DeltaTable) -> int:
         if self._retention is None:
             return 0
-        oldest = oldest_day(self._retention, datetime.now(UTC))
-        return retain(self._changes, self._table, list_readers(self._log), oldest)
+        return retain(self._changes, table, list_readers(self._log), self._retention)
 
-    def _checkpoint(self) -> int:
-        self._checkpointed = checkpoint(self._changes, self._table)
-        return self._checkpointed
 
-    def _clean(self) -> int:
-        versions = clean(self._changes, list_readers(self._log))
-        self._cleaned = self._table.version()
-        return versions
+def _settled(snapshot: Snapshot, now: float) -> Position:
+    """The position up to which files are no longer new."""
+    young = [
+        file.low for file in snapshot.files if 0 <= now - file.logged_at_ms / 1000 < SETTLED_SECONDS
+    ]
+    return min(young, default=snapshot.end)

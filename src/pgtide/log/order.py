@@ -12,6 +12,7 @@ A cluster costs 24 bytes of memory per row while it is read, a window ``WINDOW_B
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -36,6 +37,7 @@ WINDOW_BYTES = 32 * 1024 * 1024  # of Parquet's uncompressed size
 BATCH_ROWS = 16_384
 
 Keys = list[npt.NDArray[np.int64]]
+TableName = tuple[str | None, str | None]  # schema and table
 
 
 class _Bounded(Protocol):
@@ -66,7 +68,8 @@ class Piece:
         if isinstance(self.source, pa.Table):
             return self.source.select(wanted)
         file, index = self.source
-        rows = file.read_row_group(index, columns=wanted)
+        # Threads cost more than they give where there is little to do.
+        rows = file.read_row_group(index, columns=wanted, use_threads=self.rows > BATCH_ROWS)
         schema = pa.schema([FILE_SCHEMA.field(name) for name in wanted])
         rows = rows.select(wanted)
         return rows if rows.schema.equals(schema) else rows.cast(schema)
@@ -150,6 +153,16 @@ def in_memory(pieces: Sequence[Piece]) -> Sequence[Piece]:
     ]
 
 
+def count_rows(pieces: Iterable[Piece]) -> Counter[TableName]:
+    """How many rows each table has; what belongs to none has None for a name."""
+    counts: Counter[TableName] = Counter()
+    for piece in pieces:
+        rows = piece.read(["schema", "table"])
+        for row in rows.group_by(["schema", "table"]).aggregate([([], "count_all")]).to_pylist():
+            counts[row["schema"], row["table"]] += row["count_all"]
+    return counts
+
+
 def read_sorted(
     pieces: Sequence[Piece], keys: Callable[[Piece], Keys], *, day: bool = False
 ) -> Iterator[pa.Table]:
@@ -218,7 +231,7 @@ def _after(rows: pa.Table, start: Position | None) -> pa.Table:
 
 def _matching(rows: pa.Table, tables: TablePatterns) -> pa.Table:
     names = [rows.column(name).to_pylist() for name in ("schema", "table")]
-    known: dict[tuple[str | None, str | None], bool] = {}
+    known: dict[TableName, bool] = {}
     mask = []
     for schema, table in zip(*names, strict=True):
         pair = (schema, table)

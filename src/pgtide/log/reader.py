@@ -17,7 +17,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from pgtide.errors import LogError, LogGap
 from pgtide.log.event import Event, read_events
@@ -25,7 +24,7 @@ from pgtide.log.follow import Cleaned, CommitTail
 from pgtide.log.freshness import known_until
 from pgtide.log.order import read_ordered
 from pgtide.log.schema import CHANGES, SHAPES, TABLE_SCHEMA
-from pgtide.log.shapes import read_shapes
+from pgtide.log.shapes import open_shapes, read_shapes
 from pgtide.log.snapshot import DataFile, Snapshot, newest_snapshot
 from pgtide.log.source import LogSource
 from pgtide.log.storage import Storage
@@ -66,9 +65,7 @@ class Log:
 
     def shapes(self) -> dict[int, Shape]:
         """Every shape that rows of the log refer to, by id."""
-        storage = self._root.child(SHAPES)
-        table = DeltaTable(storage.root, storage_options=storage.options)
-        self._shapes = {shape.id: shape for shape in read_shapes(table)}
+        self._shapes = {shape.id: shape for shape in read_shapes(open_shapes(self._root))}
         return dict(self._shapes)
 
     def summary(self) -> dict[str, Any]:

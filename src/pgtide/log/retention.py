@@ -1,6 +1,6 @@
 """Retention and clean-up: what leaves the log, and in which order, so that nobody is surprised.
 
-``retain`` drops old days from the log and records from where it is complete. ``clean``
+``retain`` drops old rows from the log and records from where it is complete. ``clean``
 removes old versions: what a commit, an open or a poll of Delta costs grows with the number
 of files in the Delta log (5 µs a name and commit, measured), so only some hundred are kept.
 Data files stay for an hour after the version that needed them last, since somebody may be in
@@ -16,69 +16,73 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Collection, Iterable, Iterator
-from datetime import date, datetime, timedelta
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, Transaction
-from deltalake.transaction import RemoveAction
 
-from pgtide.log.fence import commit_maintenance
 from pgtide.log.files import delete, open_input, walk
-from pgtide.log.follow import commit_path
+from pgtide.log.maintenance_commits import commit_maintenance, remove_action
 from pgtide.log.readers import Reader, slowest
 from pgtide.log.snapshot import DataFile, Snapshot, newest_snapshot, read_snapshot
 from pgtide.log.source import complete_from_app_id
 from pgtide.log.storage import Storage
+from pgtide.log.table import commit_path
 from pgtide.position import Lsn
 
 KEEP_VERSIONS = 100  # newest versions that stay whatever their age
 KEEP_VERSION_SECONDS = 5.0  # time that a version stays at least: someone may be opening it
 KEEP_FILES = 3600.0  # seconds that the data files of a version that is gone can still be read
 KEEP_ORPHANS = 86_400.0  # seconds until a file that no commit names counts as left behind
+_DAY = 86_400  # seconds
 
 _DELTA_LOG = "_delta_log"
 _REMOVED = "_removed"  # hidden from Delta by its underscore
 
 
-def retain(changes: Storage, table: DeltaTable, readers: Iterable[Reader], oldest: date) -> int:
-    """Drop the days before ``oldest`` as far as the slowest reader is done with them.
+def retain(
+    changes: Storage,
+    table: DeltaTable,
+    readers: Iterable[Reader],
+    retention: float,
+    *,
+    now: float | None = None,
+) -> int:
+    """Drop rows that have been in the log for ``retention`` seconds, a day at a time.
 
-    Returns how many files were dropped. Commit times are not in exact order of positions, so
-    a file of an old day stays while rows of kept days lie before its end: what remains is
-    always the whole log from one position on.
+    Returns how many files were dropped. They go from the front, as far as the slowest reader is
+    done with them: what remains is always the whole log from one position on. What counts is
+    when a row was logged: the source's clock may be wrong, and a backlog is not old on arrival.
     """
     snapshot = read_snapshot(table)
-    dropped = _expired(snapshot, readers, oldest)
+    dropped = _expired(snapshot, readers, retention, time.time() if now is None else now)
     if not dropped:
         return 0
     complete_from = Lsn(max(file.high.lsn for file in dropped) + 1)
-    now = int(time.time() * 1000)
-    removed = [
-        RemoveAction(file.path, False, now, file.size, {"day": file.day.isoformat()})
-        for file in dropped
-    ]
     kept = Transaction(complete_from_app_id(snapshot.source.slot), int(complete_from))
+    removed = [remove_action(file) for file in dropped]
     return len(dropped) if commit_maintenance(changes, table, snapshot, removed, kept) else 0
 
 
-def _expired(snapshot: Snapshot, readers: Iterable[Reader], oldest: date) -> list[DataFile]:
-    floors = [file.low.lsn for file in snapshot.files if file.day >= oldest]
+def _expired(
+    snapshot: Snapshot, readers: Iterable[Reader], retention: float, now: float
+) -> list[DataFile]:
+    before = (now - retention) // _DAY * _DAY
+    kept: list[DataFile] = []
+    old: list[DataFile] = []
+    logged_at = now
+    for file in sorted(snapshot.files, key=lambda file: file.high, reverse=True):
+        # A time that is yet to come is from a wrong clock: the file is as old as the one after it.
+        if file.logged_at_ms / 1000 <= now:
+            logged_at = file.logged_at_ms / 1000
+        (old if logged_at < before else kept).append(file)
+    floors = [file.low.lsn for file in kept]
     reached = slowest(readers)
     if reached is not None:
         floors.append(reached[1].lsn)
     floor = min(floors, default=None)
-    return [
-        file
-        for file in snapshot.files
-        if file.day < oldest and (floor is None or file.high.lsn < floor)
-    ]
-
-
-def oldest_day(retention: float, now: datetime) -> date:
-    """The first day to keep: every row lives at least ``retention`` seconds."""
-    return (now - timedelta(seconds=retention)).date()
+    return [file for file in old if floor is None or file.high.lsn < floor]
 
 
 def clean(changes: Storage, readers: Iterable[Reader], *, now: float | None = None) -> int:

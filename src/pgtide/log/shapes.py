@@ -14,16 +14,18 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import DeltaError
 
-from pgtide.errors import LogFenced, LogMissing, LogUnavailable, PgtideError
+from pgtide.errors import LogMissing
 from pgtide.log.schema import SHAPES, SHAPES_SCHEMA
 from pgtide.log.storage import Storage
+from pgtide.log.table import commit_path, commit_refused, open_table
 from pgtide.position import Lsn
 from pgtide.shape import Column, Shape
 
 SHAPES_APP_ID = "pgtide/shapes"
 MOST_FILES = 20
+_SYNC_VERSIONS = 4  # an append, and what tidying up adds
 
 
 class ShapeStore:
@@ -35,7 +37,9 @@ class ShapeStore:
 
     def __init__(self, log: Storage, position: Lsn) -> None:
         self._storage = log.child(SHAPES)
-        self._table = _open(self._storage)
+        self._table = open_shapes(log)
+        # Whoever wrote last may have been killed before it could.
+        _sync(self._storage, self._table.version() - _SYNC_VERSIONS, self._table.version())
         self.by_id: dict[int, Shape] = {}
         self.current: dict[int, Shape] = {}
         self._pending: list[Shape] = []
@@ -74,7 +78,7 @@ class ShapeStore:
             try:
                 _tidy(self._table, self._storage)
             except (DeltaError, OSError) as exc:
-                raise _refused(exc) from exc
+                raise commit_refused(exc, self._storage) from exc
 
 
 def create_shapes(log: Storage, baseline: Sequence[Shape]) -> None:
@@ -83,7 +87,7 @@ def create_shapes(log: Storage, baseline: Sequence[Shape]) -> None:
     table = DeltaTable.create(
         storage.root, SHAPES_SCHEMA, storage_options=storage.options, mode="ignore"
     )
-    storage.sync("_delta_log/00000000000000000000.json")
+    storage.sync(commit_path(0))
     if baseline and table.version() == 0:
         # One below, as everything that is no transaction: one may commit exactly there.
         ordered = [
@@ -101,26 +105,16 @@ def read_shapes(table: DeltaTable) -> list[Shape]:
     return sorted((_shape(row) for row in rows), key=lambda shape: shape.id)
 
 
-def _open(storage: Storage) -> DeltaTable:
+def open_shapes(log: Storage) -> DeltaTable:
+    """Open the table of a log."""
     try:
-        return DeltaTable(storage.root, storage_options=storage.options)
-    except TableNotFoundError:
+        return open_table(log.child(SHAPES))
+    except LogMissing as exc:
         raise LogMissing(
             "the log has no shapes",
-            detail=f"{storage.root} is not a Delta table.",
+            detail=exc.detail,
             hint="Restore it from a backup, or start a new log: pgtide init",
         ) from None
-    except (DeltaError, OSError) as exc:
-        raise _refused(exc) from exc
-
-
-def _refused(exc: Exception) -> PgtideError:
-    if "Concurrent transaction" in str(exc):
-        return LogFenced(
-            "another capture writes this log",
-            hint="Run only one: pgtide status shows the process; stop the other, then start again.",
-        )
-    return LogUnavailable("the log's shapes cannot be used", detail=str(exc).splitlines()[0])
 
 
 def _append(table: DeltaTable, storage: Storage, shapes: Sequence[Shape]) -> None:
@@ -138,19 +132,20 @@ def _append(table: DeltaTable, storage: Storage, shapes: Sequence[Shape]) -> Non
         )
         table.update_incremental()
     except (DeltaError, OSError) as exc:
-        raise _refused(exc) from exc
+        raise commit_refused(exc, storage) from exc
     _sync(storage, before + 1, table.version())
 
 
 def _sync(storage: Storage, first: int, last: int) -> None:
-    """Make commits durable with the files they added."""
-    if storage.local is None:
-        return
+    """Make commits durable with the files they added, as far as they are still there."""
     for version in range(first, last + 1):
-        path = f"_delta_log/{version:020d}.json"
+        path = commit_path(version)
+        if not storage.exists(path):
+            continue  # cleaned, or an object store, which is durable when it answers
         for line in (storage.read(path) or b"").splitlines():
-            if "add" in (action := json.loads(line)):
-                storage.sync(unquote(action["add"]["path"]))
+            added = json.loads(line).get("add", {}).get("path")
+            if added is not None and storage.exists(unquote(added)):
+                storage.sync(unquote(added))
         storage.sync(path)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -14,13 +15,16 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import DeltaError
 
-from pgtide.errors import LogError, LogMissing, LogUnavailable
-from pgtide.log.source import LogSource, complete_from_app_id, maintenance_app_id
+from pgtide.errors import LogError, LogUnavailable
+from pgtide.log.source import LogSource, app_id, complete_from_app_id, maintenance_app_id
 from pgtide.log.storage import Storage
-from pgtide.log.writer import app_id
+from pgtide.log.table import open_table
 from pgtide.position import Lsn, Position
+
+_TRIES = 3  # to open a version that clean-up does not overtake
+_BOUNDED = ("lsn", "seq", "schema", "table")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,7 @@ class DataFile:
     path: str
     size: int
     day: date
+    logged_at_ms: int  # of its newest row, Unix time by capture's clock
     rows: int
     low: Position
     high: Position
@@ -56,24 +61,6 @@ class Snapshot:
         return max(Position(last.lsn, last.seq + 1), Position(self.complete_from))
 
 
-def open_table(changes: Storage) -> DeltaTable:
-    """Open the ``changes`` table, or say why that cannot be done."""
-    try:
-        return DeltaTable(changes.root, storage_options=changes.options)
-    except TableNotFoundError:
-        raise LogMissing(
-            "there is no change log here",
-            detail=f"{changes.root} is not a Delta table.",
-            hint="Check log.path, or make a log: pgtide init, then pgtide capture",
-        ) from None
-    except (DeltaError, OSError) as exc:
-        raise LogUnavailable(
-            "the log cannot be opened",
-            detail=str(exc).splitlines()[0],
-            hint="Check that log.path and log.storage are right and the storage answers.",
-        ) from exc
-
-
 def read_snapshot(table: DeltaTable) -> Snapshot:
     """What the table's handle sees at its present version."""
     try:
@@ -90,10 +77,8 @@ def read_snapshot(table: DeltaTable) -> Snapshot:
 def newest_snapshot(changes: Storage) -> Snapshot:
     """The newest version, opened anew."""
     for _ in range(_TRIES - 1):
-        try:
+        with suppress(LogUnavailable):
             return read_snapshot(open_table(changes))
-        except LogUnavailable:
-            continue
     return read_snapshot(open_table(changes))
 
 
@@ -117,30 +102,33 @@ def added_file(action: dict[str, Any]) -> DataFile:
         action["path"],
         action["size"],
         date.fromisoformat(action["partitionValues"]["day"]),
+        action["modificationTime"],
         stats.get("numRecords"),
         [low.get(name) for name in _BOUNDED],
         [high.get(name) for name in _BOUNDED],
     )
 
 
-_TRIES = 3
-_BOUNDED = ("lsn", "seq", "schema", "table")
-
-
 def _active_files(table: DeltaTable) -> Iterator[DataFile]:
     actions = pa.table(table.get_add_actions(flatten=True))
     if actions.num_rows == 0:
         return
-    names = ["path", "size_bytes", "partition.day", "num_records"]
+    names = ["path", "size_bytes", "partition.day", "modification_time", "num_records"]
     names += [f"{end}.{column}" for end in ("min", "max") for column in _BOUNDED]
     missing = pa.nulls(actions.num_rows)
     columns = [actions[name] if name in actions.column_names else missing for name in names]
-    for path, size, day, rows, *bounds in zip(*(c.to_pylist() for c in columns), strict=True):
-        yield _data_file(path, size, day, rows, bounds[:4], bounds[4:])
+    for path, size, day, at, rows, *bounds in zip(*(c.to_pylist() for c in columns), strict=True):
+        yield _data_file(path, size, day, at, rows, bounds[:4], bounds[4:])
 
 
 def _data_file(
-    path: str, size: int, day: date, rows: int | None, low: list[Any], high: list[Any]
+    path: str,
+    size: int,
+    day: date,
+    logged_at_ms: int,
+    rows: int | None,
+    low: list[Any],
+    high: list[Any],
 ) -> DataFile:
     if rows is None or None in (*low[:2], *high[:2]):
         raise LogError(
@@ -152,6 +140,7 @@ def _data_file(
         path=unquote(path),
         size=size,
         day=day,
+        logged_at_ms=logged_at_ms,
         rows=rows,
         low=Position(Lsn(low[0]), low[1]),
         high=Position(Lsn(high[0]), high[1]),

@@ -40,6 +40,16 @@ class LogSource:
         )
 
 
+def app_id(slot: str) -> str:
+    """The application id whose version is the log's position V."""
+    return f"pgtide/{slot}"
+
+
+def timeline_app_id(slot: str) -> str:
+    """The application id whose version is the source's timeline at V."""
+    return f"pgtide/{slot}/timeline"
+
+
 def complete_from_app_id(slot: str) -> str:
     """The application id whose version is the first LSN that retention has kept whole."""
     return f"pgtide/{slot}/complete_from"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import os
+import uuid
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -59,13 +60,30 @@ class Storage:
                 return
             target = self.local / path
             self._ensure_directory(target.parent)
-            with open(target, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+            _write_durably(target, data)
             sync_directory(target.parent)
         except OSError as exc:
             raise unavailable(exc) from exc
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Make a small file appear, whole and durable, unless there is one: False then.
+
+        On a local path only.
+        """
+        assert self.local is not None
+        staged, target = self.local / f"_staged-{uuid.uuid4()}", self.local / path
+        try:
+            try:
+                _write_durably(staged, data)
+                os.link(staged, target)
+            except FileExistsError:
+                return False
+            finally:
+                staged.unlink(missing_ok=True)
+            sync_directory(target.parent)
+        except OSError as exc:
+            raise unavailable(exc) from exc
+        return True
 
     def replace(self, path: str, data: bytes) -> None:
         """Write a small file in one step: readers see the old one or the new one."""
@@ -104,6 +122,10 @@ class Storage:
             sync_directory((self.local / path).parent)
         except OSError as exc:
             raise unavailable(exc) from exc
+
+    def exists(self, path: str) -> bool:
+        """Whether a local path has that file."""
+        return self.local is not None and (self.local / path).is_file()
 
     def require(self, directory: str) -> None:
         """Raise if a local directory is gone; delta-rs would quietly make another one."""
@@ -148,6 +170,13 @@ class _Upload(io.RawIOBase):
         if not self.closed:
             self._file.close()
             super().close()
+
+
+def _write_durably(path: Path, data: bytes | memoryview) -> None:
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def sync_directory(directory: Path) -> None:

@@ -5,17 +5,14 @@ Counting reads two dictionary-encoded columns of every data file, one row group 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from pgtide.log.order import open_pieces
+from pgtide.log.order import count_rows, open_pieces
 from pgtide.log.snapshot import DataFile, Snapshot
 from pgtide.log.storage import Storage
 from pgtide.position import Position
 from pgtide.shape import Shape
-
-_Name = tuple[str | None, str | None]
 
 
 def summarise(changes: Storage, snapshot: Snapshot, shapes: Mapping[int, Shape]) -> dict[str, Any]:
@@ -57,13 +54,7 @@ def summarise(changes: Storage, snapshot: Snapshot, shapes: Mapping[int, Shape])
 
 
 def _tables(changes: Storage, files: tuple[DataFile, ...]) -> list[dict[str, Any]]:
-    counts: Counter[_Name] = Counter()
-    for file in files:
-        for piece in open_pieces(changes, file):
-            rows = piece.read(["schema", "table"])
-            pairs = rows.group_by(["schema", "table"]).aggregate([([], "count_all")])
-            for row in pairs.to_pylist():
-                counts[row["schema"], row["table"]] += row["count_all"]
+    counts = count_rows(piece for file in files for piece in open_pieces(changes, file))
     return [
         {"schema": schema, "table": table, "events": count}
         for (schema, table), count in sorted(counts.items(), key=lambda item: str(item[0]))

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from pgtide.errors import LogUnavailable
-from pgtide.log.follow import commit_path
+from pgtide.log.datafile import now_ms
 from pgtide.log.schema import TABLE_SCHEMA
-from pgtide.log.snapshot import Snapshot
+from pgtide.log.snapshot import DataFile, Snapshot
 from pgtide.log.source import maintenance_app_id
 from pgtide.log.storage import Storage
+from pgtide.log.table import NO_HOOKS, commit_path
 
 # Appends that win while we commit cost one try each; there are at most some tens a second.
 _TRIES = 200
-_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
 def commit_maintenance(
@@ -44,7 +44,7 @@ def commit_maintenance(
             commit_properties=CommitProperties(
                 app_transactions=[mine, *transactions], max_commit_retries=_TRIES
             ),
-            post_commithook_properties=_NO_HOOKS,
+            post_commithook_properties=NO_HOOKS,
         )
         table.update_incremental()
     except CommitFailedError as exc:
@@ -57,6 +57,11 @@ def commit_maintenance(
     for version in range(snapshot.version + 1, table.version() + 1):
         changes.sync(commit_path(version))
     return True
+
+
+def remove_action(file: DataFile) -> RemoveAction:
+    """What takes a file out of the log; it stays on disk for those who read older versions."""
+    return RemoveAction(file.path, False, now_ms(), file.size, {"day": file.day.isoformat()})
 
 
 def _refused(exc: Exception) -> LogUnavailable:
