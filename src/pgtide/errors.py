@@ -23,10 +23,10 @@
     │   │   └── InvalidText                a value that is not UTF-8
     │   └── CheckFailed                a check found something wrong                   exit 1
     └── TransientError             the same call may succeed later
-        ├── SourceUnavailable          connection lost, server starting, too many clients
-        │   └── SourceExhausted            the server gave a query up: its time, space or memory
-        ├── SlotBusy                   another session holds the slot
-        └── LogUnavailable             the log's storage did not answer, disk full
+        ├── SourceUnavailable          no connection, server starting or full          exit 3
+        ├── SourceExhausted            the server gave a query up: time, space, memory exit 1
+        ├── SlotBusy                   another session holds the slot                  exit 1
+        └── LogUnavailable             the log's storage did not answer, disk full     exit 1
 
 A message is a short fact; ``detail`` has full sentences, ``hint`` the next
 command. None of them ever holds a row value or a secret. All errors are
@@ -42,12 +42,13 @@ class PgtideError(Exception):
     """Base of every error that pgtide raises."""
 
     exit_code = 1
+    default_hint = ""
 
     def __init__(self, message: str, *, detail: str = "", hint: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.detail = detail
-        self.hint = hint
+        self.hint = hint or self.default_hint
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.message, self.detail, self.hint)
@@ -152,8 +153,11 @@ class CheckFailed(TerminalError):
 class SourceUnavailable(TransientError):
     """The server cannot be reached, is starting or stopping, or has no room."""
 
+    exit_code = 3
+    default_hint = "Start the server or correct source.url, then run: pgtide check"
 
-class SourceExhausted(SourceUnavailable):
+
+class SourceExhausted(TransientError):
     """The server gave up on a query that took too much time, space or memory."""
 
 

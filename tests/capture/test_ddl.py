@@ -8,11 +8,18 @@ import json
 import pickle
 import struct
 import time
+import tracemalloc
 from typing import Any
 
 import pytest
 
-from pgtide.capture.ddl import DdlCommand, Forged, SigningKey, read_message
+from pgtide.capture.ddl import (
+    MAX_TEXT_CHARS,
+    DdlCommand,
+    Forged,
+    SigningKey,
+    read_message,
+)
 from pgtide.capture.redact import redact
 from pgtide.postgres import ddl_trigger
 from pgtide.postgres.catalog import read_layouts
@@ -130,7 +137,8 @@ def test_payload() -> None:
     assert payload["query"] is None
     assert payload["objects"] == [TABLE]
     assert payload["marks"] == {
-        "refresh": False, "reasons": [], "partition": None, "rows_first": False, "complete": True,
+        "refresh": False, "reasons": [], "partition": None, "rows_first": False, "no_op": False,
+        "complete": True,
     }  # fmt: skip
     assert not payload["unknown"]
     assert pickle.loads(pickle.dumps(command)) == command
@@ -142,6 +150,23 @@ def test_payload_of_an_unmatched_command_has_the_whole_string() -> None:
     assert payload["unmatched"]
     assert payload["query"] == "select f(), 'x'"
     assert not payload["marks"]["complete"]
+
+
+@pytest.mark.parametrize("field", ["query", "context"])
+def test_memory_is_bounded_for_a_string_of_any_length(field: str) -> None:
+    text = f"create table t (c text default '{'x' * 2_000}'); " * 4_000
+    content = signed(body(tag="CREATE TABLE", **{field: text}))
+    tracemalloc.start()
+    try:
+        command = read_message(content, xid=XID, key=KEY)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert isinstance(command, DdlCommand)
+    assert (command.statement, len(command.query or "") <= MAX_TEXT_CHARS) == (None, True)
+    assert command.unmatched == f"the query string is longer than {MAX_TEXT_CHARS} characters"
+    # The body, the text in it, and not a tree of it: that costs twenty times as much and more.
+    assert peak < 5 * len(content)
 
 
 def test_layouts() -> None:

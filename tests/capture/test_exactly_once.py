@@ -19,7 +19,7 @@ GEARS = ("live", "bulk")
 # Small enough that every path is taken: parts of transactions, several chunks, both gears.
 SMALL: dict[str, Any] = {
     "capture__receive__CHUNK_BYTES": 16_384,
-    "capture__session__BULK_MESSAGES": 300,
+    "capture__bulk__BULK_MESSAGES": 300,
     "capture__flow__IDLE_COMMIT_INTERVAL_S": 0.05,
 }
 SWITCHING: dict[str, Any] = {

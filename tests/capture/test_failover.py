@@ -112,3 +112,24 @@ def test_a_standby_that_lacks_what_the_log_has_is_refused(
     with pytest.raises(TimelineDiverged, match="promoted from a point before the end"):
         after.capture()
     assert after.log.position == position
+
+
+def test_a_backlog_is_not_read_before_the_standby_has_it(
+    primary: EmbeddedPostgres, captured: Captured, standby: EmbeddedPostgres
+) -> None:
+    """The slot would wait for the standby, and so does the copy of it."""
+    captured.execute("ALTER SYSTEM SET synchronized_standby_slots = 'standby'")
+    captured.execute("SELECT pg_reload_conf()")
+    standby.stop("fast")
+    captured.execute("INSERT INTO t SELECT generate_series(2, 1000)")
+    with captured.capturing("bulk") as running:
+        wait_until(lambda: running.progress.gear == "bulk", "the bulk gear")
+        received = Lsn.parse(
+            captured.execute(
+                "SELECT restart_lsn::text FROM pg_replication_slots WHERE slot_name = 'standby'"
+            )[0][0]
+        )
+        wait_until(lambda: captured.log.position >= received, "what the standby has")
+        assert len(captured.changes()) == 1
+        standby.start()
+        wait_until(lambda: len(captured.changes()) == 1000, "the rest")

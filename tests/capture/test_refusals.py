@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
 
 import pytest
 
 from pgtide.capture.startup import check_timeline
 from pgtide.errors import (
+    ConfigError,
+    InvalidText,
     OtherSource,
+    PgtideError,
+    PrivilegeMissing,
     PublicationChanged,
     PublicationMissing,
     SlotAdvanced,
@@ -25,7 +30,7 @@ from tests.fixtures.capture import (
     MakeCaptured,
     flushed,
 )
-from tests.fixtures.databases import Database
+from tests.fixtures.databases import Database, Server
 from tests.fixtures.postgres import MakeServer
 from tests.fixtures.waiting import wait_until
 
@@ -127,6 +132,25 @@ def test_a_server_crash_moves_the_slot_back(
     captured.check_log()
 
 
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ("ALTER ROLE {role} NOREPLICATION", PrivilegeMissing),
+        ("ALTER ROLE {role} NOLOGIN", ConfigError),
+        ("REVOKE CONNECT ON DATABASE {database} FROM PUBLIC", PrivilegeMissing),
+    ],
+)
+def test_a_role_that_lost_its_rights(
+    make_captured: MakeCaptured, database: Database, change: str, kind: type[PgtideError]
+) -> None:
+    """Trying again for ever would change nothing."""
+    captured = make_captured(url=database.create_role("LOGIN REPLICATION"), admin_url=database.url)
+    database.execute(change.format(role=database.roles[0], database=database.name))
+    with pytest.raises(kind) as caught:
+        captured.capture()
+    assert "pgtide check" in caught.value.hint
+
+
 HISTORY = "1\t0/3000000\tno recovery target specified\n\n2\t0/5000000\tbefore x\n"
 
 
@@ -153,6 +177,35 @@ def test_timelines(ours: int, now: int, position: str, fine: bool) -> None:
 def test_a_timeline_without_history() -> None:
     with pytest.raises(TimelineDiverged):
         check_timeline("", 2, 1, Lsn(8))
+
+
+def test_bytes_that_are_no_text_in_names_and_prefixes(
+    make_captured: MakeCaptured, server: Server
+) -> None:
+    """The hint fits what cannot be sent."""
+    database = Database(server, f"ascii_{secrets.token_hex(4)}")
+    Database(server, "postgres").execute(
+        f"CREATE DATABASE {database.name} ENCODING 'SQL_ASCII' TEMPLATE template0"
+    )
+    try:
+        name = "DO $$ BEGIN EXECUTE 'CREATE TABLE x' || E'\\377' || ' (id int PRIMARY KEY)'; END $$"
+        database.execute(name)
+        with pytest.raises(InvalidText, match="a name") as caught:
+            make_captured(database)
+        assert "Rename" in caught.value.hint
+        database.execute("DO $$ BEGIN EXECUTE 'DROP TABLE x' || E'\\377'; END $$")
+        captured = make_captured(database)
+        captured.execute(r"SELECT pg_logical_emit_message(true, 'fine', E'\377'::text)")
+        captured.capture()
+        assert [e.payload and e.payload["content_base64"] for e in captured.events()] == ["/w=="]
+        captured.execute(r"SELECT pg_logical_emit_message(true, E'\377', 'x')")
+        for gear in GEARS:
+            with pytest.raises(InvalidText, match="prefix of a logical message") as caught:
+                captured.capture(gear)
+            assert "column" not in caught.value.hint
+            assert "pgtide init" in caught.value.hint
+    finally:
+        database.drop()
 
 
 # -- the publication ------------------------------------------------------------

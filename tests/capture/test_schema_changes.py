@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pgtide.capture.ddl import MAX_TEXT_CHARS
 from tests.fixtures.capture import Captured, MakeCaptured
 from tests.fixtures.databases import Database
 
@@ -138,7 +139,7 @@ def test_statements_of_one_string_each_have_their_own_text(captured: Captured) -
     captured.execute(
         "DO $$ BEGIN EXECUTE 'CREATE TABLE d (id int PRIMARY KEY)'; DROP TABLE c; END $$"
     )
-    captured.capture()
+    progress = captured.capture()
     assert [event[1] for event in story(captured)] == [
         "CREATE TABLE a (id int PRIMARY KEY)",
         "CREATE TABLE b (id int PRIMARY KEY)",
@@ -152,6 +153,25 @@ def test_statements_of_one_string_each_have_their_own_text(captured: Captured) -
     assert paths[4] == "elsewhere, public"
     objects = [e.payload["objects"] for e in captured.events("ddl") if e.payload]
     assert [len(found) > 0 for found in objects] == [True, True, False, False, True, True, False]
+    # What did nothing is logged, because it was run, and says so.
+    marks = [(e.table, e.payload["marks"]["no_op"]) for e in captured.events("ddl") if e.payload]
+    tables = ["a", "b", None, "b", "c", "d", "c"]
+    assert marks == [(table, table is None) for table in tables]
+    assert progress.counters["heartbeats"] <= 1  # the record behind each command is none
+
+
+def test_a_statement_in_too_long_a_string_is_not_looked_for(captured: Captured) -> None:
+    """Its facts are there all the same, they do not come from the text."""
+    captured.execute(f"/*{'x' * MAX_TEXT_CHARS}*/ CREATE TABLE t (id int PRIMARY KEY)")
+    captured.execute("INSERT INTO t VALUES (1)")
+    captured.capture()
+    command, row = captured.events()
+    assert command.payload is not None
+    assert (command.table, command.payload["statement"]) == ("t", None)
+    assert "longer than" in command.payload["unmatched"]
+    assert len(command.payload["query"]) == MAX_TEXT_CHARS
+    assert row.shape is not None
+    assert row.shape.columns[0].attnum == 1
 
 
 def test_temporary_tables_and_extensions_are_left_out(captured: Captured) -> None:
@@ -229,7 +249,9 @@ def test_a_change_of_the_root_reaches_its_partitions(captured: Captured) -> None
         INSERT INTO root VALUES (2, 'y'), (12, 'y');
         ALTER TABLE root ADD COLUMN c int;
         INSERT INTO root VALUES (3, 'z', 1), (13, 'z', 1);
-        ALTER TABLE root RENAME COLUMN b TO e;
+        ALTER TABLE root RENAME TO stem;
+        INSERT INTO stem VALUES (4, 'w', 1), (14, 'w', 1);
+        ALTER TABLE stem RENAME COLUMN b TO e;
         """
     )
     captured.capture()
@@ -244,8 +266,40 @@ def test_a_change_of_the_root_reaches_its_partitions(captured: Captured) -> None
             ("root", ("id", "a"), [1, 2]),
             ("root", ("id", "b"), [1, 2]),
             ("root", ("id", "b", "c"), [1, 2, 3]),
+            ("stem", ("id", "b", "c"), [1, 2, 3]),
         ]
         for table in ("leaf", "deep")
+    ]
+
+
+def test_a_change_of_a_type_names_the_tables_that_use_it(make_captured: MakeCaptured) -> None:
+    captured = make_captured(tables=["*.*", "!public.private_*"])
+    captured.run(
+        """
+        CREATE TYPE pair AS (x int, y int);
+        CREATE TABLE private_t (id int PRIMARY KEY, p pair);
+        ALTER TYPE pair ADD ATTRIBUTE v int;
+        CREATE TABLE t (id int PRIMARY KEY, p pair[]);
+        INSERT INTO t VALUES (1, ARRAY[(1, 2, 3)::pair]);
+        ALTER TYPE pair DROP ATTRIBUTE y;
+        INSERT INTO t VALUES (2, ARRAY[(1, 3)::pair]);
+        """
+    )
+    captured.capture()
+    told = [
+        (e.table, e.payload["marks"]["reasons"], {o["identity"] for o in e.payload["objects"]})
+        for e in captured.events("ddl")
+        if e.payload and e.payload["tag"] == "ALTER TYPE"
+    ]
+    reasons = ["alter composite type"]
+    assert told == [
+        # No captured table, and still logged: one may use the type later.
+        (None, reasons, {"public.pair", "public.private_t"}),
+        ("t", reasons, {"public.pair", "public.private_t", "public.t"}),
+    ]
+    assert [e.after["p"] for e in captured.events("insert") if e.after] == [
+        '{"(1,2,3)"}',
+        '{"(1,3)"}',
     ]
 
 
@@ -274,6 +328,40 @@ def test_without_ddl_messages_shapes_follow_the_rows(
     # The catalog is ahead of this row: what it says of it is not claimed.
     assert [c.attnum for c in third.shape.columns] == [None, None]
     assert [c.key for c in third.shape.columns] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("change", "sent"),
+    [
+        ("ADD COLUMN b int", ["id", "a", "b"]),
+        ("DROP COLUMN a", ["id"]),
+        ("RENAME TO t2", ["id", "a"]),
+    ],
+)
+def test_a_table_that_changed_while_the_triggers_were_off(
+    captured: Captured, caplog: pytest.LogCaptureFixture, change: str, sent: list[str]
+) -> None:
+    """No command is in the log; the row has the shape that was true for it, and it is counted."""
+    captured.run(
+        f"""
+        CREATE TABLE t (id int PRIMARY KEY, a text, g int GENERATED ALWAYS AS (id) STORED);
+        INSERT INTO t VALUES (1);
+        ALTER EVENT TRIGGER pgtide_ddl_command_end DISABLE;
+        ALTER TABLE t {change};
+        ALTER EVENT TRIGGER pgtide_ddl_command_end ENABLE ALWAYS;
+        """
+    )
+    table = "t2" if "t2" in change else "t"
+    captured.execute(f"INSERT INTO {table} VALUES (2)")
+    progress = captured.capture()
+    assert [told[0] for told in story(captured)] == ["CREATE TABLE", "insert", "insert"]
+    _, second = captured.events("insert")
+    assert second.table == table
+    assert second.shape is not None
+    assert [column.name for column in second.shape.columns] == sent
+    assert all(column.attnum for column in second.shape.columns)
+    assert progress.counters["unseen_ddl"] == 1
+    assert f"public.{table} changed unseen" in caplog.text
 
 
 def test_a_table_renamed_out_of_the_patterns_says_so(make_captured: MakeCaptured) -> None:

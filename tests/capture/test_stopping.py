@@ -11,10 +11,12 @@ import threading
 
 import pytest
 
-from pgtide.capture import flow, session
+from pgtide.capture import bulk, flow, session
 from pgtide.capture.engine import Capture
+from pgtide.cli import run as pgtide
 from pgtide.log.writer import LogWriter
 from pgtide.position import Lsn
+from pgtide.postgres.server_checks import check_slots
 from tests.fixtures.capture import Captured, MakeCaptured, flushed
 from tests.fixtures.databases import Database
 from tests.fixtures.postgres import MakeServer
@@ -74,6 +76,26 @@ def test_the_command_stops_on_sigterm(captured: Captured) -> None:
     assert json.loads(output)["gear"] == "stopped"
     captured.capture()
     assert len(captured.events("insert")) == 2
+
+
+def test_status_does_not_take_a_killed_capture_for_a_running_one(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("pgtide.cli.status_facts.SAMPLE_SECONDS", 0.0)
+    settings = captured.directory / "pgtide.yaml"
+    settings.write_text(json.dumps(captured.settings))
+
+    def running() -> bool | None:
+        pgtide(["status", "--json", "-c", str(settings)])
+        capture = json.loads(capsys.readouterr().out)["capture"]
+        return capture and bool(capture["running"])
+
+    process = captured.fork("live")
+    wait_until(running, "the capture to run")
+    process.kill()
+    process.join()
+    # Long before its last word in the log is old.
+    wait_until(lambda: running() is False, "the server to notice", 2.0)
 
 
 def test_until_current_covers_asynchronous_commits(captured: Captured) -> None:
@@ -140,7 +162,7 @@ def test_what_the_server_cannot_hold_goes_through_the_live_gear(
     setting: str,
 ) -> None:
     if "timeout" in setting:
-        monkeypatch.setattr(session, "BULK_TIMEOUT_MS", 20)
+        monkeypatch.setattr(bulk, "BULK_TIMEOUT_MS", 20)
     url = database.create_role("LOGIN REPLICATION")
     captured = make_captured(url=url, admin_url=database.url)
     captured.execute(f"ALTER ROLE {database.roles[0]} SET {setting}")
@@ -149,6 +171,20 @@ def test_what_the_server_cannot_hold_goes_through_the_live_gear(
     progress = captured.capture()
     assert progress.last_error is None
     assert len(captured.check_log()) == 30_000 + 1
+
+
+def test_no_slot_is_free_for_the_bulk_gear(
+    make_server: MakeServer, make_captured: MakeCaptured, caplog: pytest.LogCaptureFixture
+) -> None:
+    captured = make_captured(Database.create(make_server(max_replication_slots="1")))
+    captured.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    captured.execute("INSERT INTO t SELECT generate_series(1, 100)")
+    with captured.database.connect() as conn:
+        found = check_slots(conn, captured.config.source.slot)
+    assert (found.level, "a backlog is read slowly" in found.message) == ("warn", True)
+    captured.capture()
+    assert "bulk gear: all replication slots are in use; going on live" in caplog.text
+    assert len(captured.check_log()) == 100 + 1
 
 
 def test_switching_gears_is_no_failure(

@@ -87,7 +87,8 @@ def register(frame: bytes, *, streaming: bool, header: int = 0) -> tuple[bool, l
     buffer = np.frombuffer(frame + b"\xaa" * 32, np.uint8).copy()
     starts, ends = np.zeros(4, np.int64), np.zeros(4, np.int64)
     function = libpq._streamed if streaming else libpq._copied
-    good = bool(function(buffer, 0, len(frame), state, starts, ends))
+    where = [array.ctypes.data for array in (buffer, starts, ends, state)]
+    good = bool(function(where[0], where[0], len(frame), *where[1:]))
     count = int(state[libpq.COUNT])
     for start, end in zip(starts[:count], ends[:count], strict=True):
         assert 0 <= start <= end <= len(frame)

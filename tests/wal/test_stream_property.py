@@ -13,7 +13,7 @@ from deltalake.transaction import AddAction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgtide.capture.buffer import RowBuffer
+from pgtide.capture.buffer import RowBuffer, Stretch
 from pgtide.log.event import UNCHANGED, Value
 from pgtide.position import Lsn
 from pgtide.wal.decoder import Decoder
@@ -158,17 +158,28 @@ def test_rows_in_the_log_equal_the_stream(
     decoder = Decoder(p.SmallCatalog(), resume=resume)
     writer = Collected()
     buffer = RowBuffer(writer, limit, ENCODER)  # type: ignore[arg-type]
-    visible: list[pa.Table] = []
+    wanted = [part for part in sent if part.end > resume]
+    visible: list[tuple[Any, ...]] = []
+    handed_over = 0
+
+    def commit(stretches: list[Stretch]) -> None:
+        """What is visible after a commit is exactly what its position says."""
+        nonlocal handed_over
+        for stretch in stretches:
+            for part in stretch.actions():
+                visible.extend(_row(row) for row in writer.tables[int(part.path)].to_pylist())
+            complete = [part for part in wanted if part.end <= stretch.end]
+            assert visible == [row for part in complete for row in part.rows]
+            handed_over += stretch.rows
+
     for chunk in _cut(messages, cuts):
         buffer.add(decoder.decode(p.chunk_of(chunk, gap=gap)), decoder.slots)
         if buffer.full:
-            parts = buffer.take_parts(decoder.slots)
-            visible += [writer.tables[int(part.path)] for part in parts]
-    visible += [writer.tables[int(part.path)] for part in buffer.take_parts(decoder.slots)]
+            buffer.write_behind(decoder.slots)
+            commit(buffer.take_written())
+    commit(buffer.take_all(decoder.slots))
 
-    wanted = [part for part in sent if part.end > resume]
-    rows = [_row(row) for table in visible for row in table.to_pylist()]
-    assert rows == [row for part in wanted for row in part.rows]
+    assert visible == [row for part in wanted for row in part.rows]
     assert decoder.filtered == sum(part.filtered for part in wanted)
-    assert buffer.handed_over == len(rows)
+    assert handed_over == len(visible)
     assert buffer.end == max([resume, *[part.end for part in wanted]], default=resume) or not sent

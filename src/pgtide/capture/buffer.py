@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -28,6 +29,23 @@ _Part: TypeAlias = "Future[list[AddAction]]"
 _OP_NAMES = pa.array(OPS, pa.string())
 
 
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Parts that make everything true up to a position, once they are written."""
+
+    parts: list[_Part]
+    rows: int
+    end: Lsn
+
+    @property
+    def written(self) -> bool:
+        return all(part.done() for part in self.parts)
+
+    def actions(self) -> list[AddAction]:
+        """The parts for the commit; waits for them."""
+        return [action for part in self.parts for action in part.result()]
+
+
 class RowBuffer:
     """Collects decoded rows and writes them to the log as parts."""
 
@@ -40,6 +58,7 @@ class RowBuffer:
         self._held: pa.RecordBatch | None = None
         self._open_parts: list[_Part] = []
         self._parts: list[_Part] = []
+        self._stretches: list[Stretch] = []
         self._writing: _Part | None = None
         self._complete_bytes = 0
         self._open_bytes = 0
@@ -47,7 +66,6 @@ class RowBuffer:
         self.since: float | None = None  # when the oldest waiting transaction was complete
         self._open_rows = 0
         self._complete_rows = 0
-        self.handed_over = 0  # rows handed over for commits so far
 
     @property
     def full(self) -> bool:
@@ -57,7 +75,7 @@ class RowBuffer:
     @property
     def waiting(self) -> bool:
         """Whether rows of committed transactions wait for the flush."""
-        return bool(self._complete or self._parts)
+        return bool(self._complete or self._parts or self._stretches)
 
     def add(self, decoded: Decoded, slots: Sequence[Slot]) -> None:
         """Take the rows of one chunk."""
@@ -76,27 +94,33 @@ class RowBuffer:
         if remaining:
             self._keep_open(rows.slice(complete, remaining - 1))
             self._held = rows.slice(rows.num_rows - 1, 1)
+        self.end = max(self.end, decoded.end)  # before a spill, which seals what is complete
         if self._open_bytes >= self._limit:
             self._spill(slots)
-        self.end = max(self.end, decoded.end)
         if self.since is None and self.waiting:
             self.since = time.monotonic()
-
-    def take_parts(self, slots: Sequence[Slot]) -> list[AddAction]:
-        """Write what is committed and hand over every part of it, on disk."""
-        self.write_behind(slots)
-        parts = [action for part in self._parts for action in part.result()]
-        if parts:
-            fault("after_data_file")
-        self.handed_over += self._complete_rows
-        self._parts, self._complete_rows, self.since = [], 0, None
-        return parts
 
     def write_behind(self, slots: Sequence[Slot]) -> None:
         """Begin to write what is committed, without waiting for it."""
         if self._complete:
             self._parts.append(self._write(self._complete, slots))
-            self._complete, self._complete_bytes = [], 0
+        if self._parts:
+            self._stretches.append(Stretch(self._parts, self._complete_rows, self.end))
+        self._complete, self._parts, self._complete_bytes, self._complete_rows = [], [], 0, 0
+
+    def take_written(self) -> list[Stretch]:
+        """Hand over what is on disk by now."""
+        written = [stretch for stretch in self._stretches if stretch.written]
+        self._stretches = self._stretches[len(written) :]  # one thread writes them in order
+        if written:
+            self.since = time.monotonic() if self.waiting else None
+        return written
+
+    def take_all(self, slots: Sequence[Slot]) -> list[Stretch]:
+        """Hand over everything that is committed; what is not on disk yet will be soon."""
+        self.write_behind(slots)
+        stretches, self._stretches, self.since = self._stretches, [], None
+        return stretches
 
     def _close_open(self, *, last: bool) -> None:
         """The transaction that was open is committed: its rows count from now on."""
@@ -116,7 +140,8 @@ class RowBuffer:
             self._open_rows += batch.num_rows
 
     def _spill(self, slots: Sequence[Slot]) -> None:
-        self.write_behind(slots)  # what comes before it: parts do not overlap
+        if self._complete:  # what comes before it: parts do not overlap
+            self.write_behind(slots)
         self._open_parts.append(self._write(self._open, slots))
         self._open, self._open_bytes = [], 0
         fault("in_large_transaction")

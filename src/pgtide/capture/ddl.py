@@ -14,6 +14,7 @@ import hmac
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Self
 
 from pgtide.capture.ddl_marks import Marks, marks_of_command
@@ -21,13 +22,12 @@ from pgtide.capture.redact import redact
 from pgtide.capture.statement import Fired, Statement, Unmatched, find_statement
 from pgtide.shape import Column, Shape
 
-PREFIX = "pgtide.ddl"
 BODY_VERSION = 1
 
 PAD_BYTES = 64  # block size of SHA-256
 XID_MASK = 0xFFFF_FFFF
 
-# Parsing costs about 70 bytes of memory for each; what people write is far shorter.
+# Scanning costs 70 to 300 bytes of memory for each; what people write is far shorter.
 MAX_TEXT_CHARS = 1 << 20
 SPOKEN = ("default", "missing")  # columns' facts that are text of the user's own
 
@@ -117,7 +117,8 @@ class DdlCommand:
         identity_set      oids of tables that pgtide gave REPLICA IDENTITY FULL
         marks             ``refresh`` and ``reasons``: rows changed without row events;
                           ``partition`` attached or detached; ``rows_first``: rows of this new
-                          table precede the command; ``complete``: false when there may be more
+                          table precede the command; ``no_op``: nothing happened (IF NOT
+                          EXISTS, IF EXISTS); ``complete``: false when there may be more
         unknown           true: the command happened, its facts are not known
         error             why, when ``unknown``
         """
@@ -171,35 +172,11 @@ def _command(fields: Mapping[str, Any]) -> DdlCommand:
     objects = tuple(_without_secrets(item) for item in fields["objects"])
     dropped = tuple(fields["dropped"])
     rewrites = tuple(fields["rewrites"])
-    query = fields["query"]
-    too_long = len(query or "") > MAX_TEXT_CHARS or len(fields["context"]) > MAX_TEXT_CHARS
-    found = (
-        Unmatched(f"the query string is longer than {MAX_TEXT_CHARS} characters")
-        if too_long
-        else find_statement(
-            Fired(
-                tag=tag,
-                query=query,
-                context=fields["context"],
-                ordinal=fields["top_ordinal"] or 0,
-                objects=objects,
-                dropped=dropped,
-                search_path=fields["search_path"],
-                functions=fields["functions"],
-            )
-        )
-    )
-    matched = isinstance(found, Statement)
-    exact = found.text if isinstance(found, Statement) else (query or "")[:MAX_TEXT_CHARS] or None
-    shown = redact(exact) if exact is not None else None
+    found = _find(fields, objects, dropped)
     marks = found.marks if isinstance(found, Statement) else Marks(complete=False)
     return DdlCommand(
         tag=tag,
-        statement=shown if matched else None,
-        statement_source=found.source if isinstance(found, Statement) else None,
-        unmatched="" if isinstance(found, Statement) else found.reason,
-        query=None if matched else shown,
-        redacted=shown != exact,
+        **_texts(found, fields["query"]),
         ordinal=int(fields["ordinal"]),
         statement_at=str(fields["statement_at"]),
         search_path=fields["search_path"],
@@ -208,9 +185,47 @@ def _command(fields: Mapping[str, Any]) -> DdlCommand:
         dropped=dropped,
         rewrites=rewrites,
         identity_set=tuple(fields["identity_set"]),
-        marks=marks_of_command(marks, tag, objects, rewrites),
+        marks=marks_of_command(marks, tag, objects, dropped, rewrites),
         layouts=tuple(_layouts(objects)),
     )
+
+
+def _find(
+    fields: Mapping[str, Any],
+    objects: Sequence[Mapping[str, Any]],
+    dropped: Sequence[Mapping[str, Any]],
+) -> Statement | Unmatched:
+    if max(len(fields["query"] or ""), len(fields["context"])) > MAX_TEXT_CHARS:
+        return Unmatched(f"the query string is longer than {MAX_TEXT_CHARS} characters")
+    return find_statement(
+        Fired(
+            tag=str(fields["tag"]),
+            query=fields["query"],
+            context=fields["context"],
+            ordinal=fields["top_ordinal"] or 0,
+            objects=objects,
+            dropped=dropped,
+            search_path=fields["search_path"],
+            functions=fields["functions"],
+        )
+    )
+
+
+def _texts(found: Statement | Unmatched, query: str | None) -> dict[str, Any]:
+    """The statement's own text, or the beginning of the string that holds it and why."""
+    if isinstance(found, Statement):
+        shown = redact(found.text)
+        redacted = shown != found.text
+        return {"statement": shown, "statement_source": found.source, "redacted": redacted}
+    start = (query or "")[:MAX_TEXT_CHARS]
+    shown = _redact_string(start)
+    return {"query": shown or None, "unmatched": found.reason, "redacted": shown != start}
+
+
+@lru_cache(maxsize=1)
+def _redact_string(text: str) -> str:
+    """As ``redact``: every command of a string brings the string along."""
+    return redact(text)
 
 
 def _without_secrets(item: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ Reasons to read a table again (``Marks.reasons``):
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,6 +41,8 @@ class Marks:
     reasons: tuple[str, ...] = ()
     partition: tuple[str | None, str] | None = None  # schema as written, or None, and name
     rows_first: bool = False  # rows of the new table stand before this command in the WAL
+    conditional: bool = False  # the statement says IF [NOT] EXISTS
+    no_op: bool = False  # it does, and the server reported nothing made, changed or dropped
     complete: bool = True  # False: the statement was not found, so there may be more reasons
 
     def payload(self) -> dict[str, Any]:
@@ -51,12 +53,18 @@ class Marks:
             "reasons": list(self.reasons),
             "partition": {"schema": schema, "table": table} if self.partition else None,
             "rows_first": self.rows_first,
+            "no_op": self.no_op,
             "complete": self.complete,
         }
 
 
 def marks_of_statement(node: Any) -> Marks:
     """The marks that the statement's tree shows; ``node`` None: it could not be parsed."""
+    conditional = any(getattr(node, name, False) for name in ("if_not_exists", "missing_ok"))
+    return replace(_marks_of_rows(node), conditional=conditional)
+
+
+def _marks_of_rows(node: Any) -> Marks:
     match node:
         case None:
             return Marks(complete=False)
@@ -72,8 +80,9 @@ def marks_of_statement(node: Any) -> Marks:
 def marks_of_command(
     shown: Marks,
     tag: str,
-    objects: Iterable[Mapping[str, Any]],
-    rewrites: Iterable[Mapping[str, Any]],
+    objects: Sequence[Mapping[str, Any]],
+    dropped: Sequence[Mapping[str, Any]],
+    rewrites: Sequence[Mapping[str, Any]],
 ) -> Marks:
     """The statement's marks together with what the server reported."""
     persistence = {item.get("oid"): item.get("persistence") for item in objects}
@@ -91,7 +100,8 @@ def marks_of_command(
     return replace(
         shown,
         reasons=tuple(dict.fromkeys(reasons)),
-        rows_first=tag in ROWS_FIRST,
+        rows_first=tag in ROWS_FIRST and bool(objects),
+        no_op=shown.conditional and not (objects or dropped or rewrites),
         complete=complete,
     )
 

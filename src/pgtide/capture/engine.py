@@ -21,7 +21,6 @@ from collections.abc import Callable
 
 from pgtide.capture.progress import Progress, ProgressFile
 from pgtide.capture.session import CaptureSession
-from pgtide.capture.warm import warm
 from pgtide.config import Config
 from pgtide.errors import LogMissing, LogUnavailable, PgtideError, SlotBusy, TransientError
 from pgtide.log.storage import Storage
@@ -52,8 +51,6 @@ class Capture:
 
     def run(self, *, until_current: bool = False, gear: str | None = None) -> None:
         """Capture for ever, or everything that was committed before this call."""
-        # Loading compiled code takes a quarter of a second, which connecting can hide.
-        threading.Thread(target=warm, name="pgtide-warm", daemon=True).start()
         failures = 0
         moved_at = time.monotonic()
         while not self._stop.is_set():
@@ -68,14 +65,14 @@ class Capture:
                 if self.progress.position > before:
                     failures, moved_at = 0, time.monotonic()
                 failures += 1
-                self._failed(error)
-                if not isinstance(error, TransientError):
-                    self.progress.gear = "failed"
-                    self._tick(force=True)
+                final = time.monotonic() - moved_at > self._patience(error, until_current)
+                self._failed(error, final=final)
+                if not final:
+                    self._back_off(error, failures)
+                elif error is exc:
                     raise
-                if time.monotonic() - moved_at > self._patience(error, until_current):
+                else:
                     raise error from exc
-                self._back_off(error, failures)
         self.progress.gear = "stopped"
         self._tick(force=True)
 
@@ -88,11 +85,14 @@ class Capture:
 
     def _patience(self, error: PgtideError, until_current: bool) -> float:
         """How long to keep trying without progress."""
+        if not isinstance(error, TransientError):
+            return -math.inf
         if isinstance(error, SlotBusy) and not self.progress.commits:
             return SLOT_BUSY_PATIENCE_S
         return UNTIL_CURRENT_PATIENCE_S if until_current else math.inf
 
-    def _failed(self, error: PgtideError) -> None:
+    def _failed(self, error: PgtideError, *, final: bool) -> None:
+        self.progress.gear = "failed" if final else "waiting"
         self.progress.failed(error)
         self._tick(force=True)
 

@@ -8,9 +8,10 @@ comes again from its beginning, and must find everything as it was.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import Executor
 
-from pgtide.capture.buffer import RowBuffer
+from pgtide.capture.buffer import RowBuffer, Stretch
 from pgtide.capture.ddl import DdlCommand
 from pgtide.capture.faults import fault
 from pgtide.capture.progress import Progress
@@ -82,19 +83,9 @@ class Flow:
         return self._buffer.end
 
     @property
-    def full(self) -> bool:
-        """Whether what is complete should be flushed for its size."""
-        return self._buffer.full
-
-    @property
     def in_transaction(self) -> bool:
         """Whether the last chunk ended inside a transaction."""
         return self._decoder.in_transaction
-
-    def resume(self) -> None:
-        """Begin again at the end of the log, with the same tables."""
-        self._decoder.resume(self._writer.position)
-        self._buffer = RowBuffer(self._writer, self._config.log.buffer, self._encoder)
 
     def take(self, received: Received) -> None:
         """Decode one chunk and keep its rows."""
@@ -118,7 +109,7 @@ class Flow:
     def due(self, vouched: Lsn, *, until: Lsn | None) -> bool:
         """Whether it is time for ``flush``; ``until`` is a position that someone waits for."""
         now = time.monotonic()
-        if self._buffer.full or (until is not None and vouched >= until):
+        if until is not None and vouched >= until:
             return vouched > self._writer.position
         if self._buffer.since is not None:
             return now - self._buffer.since >= self._interval()
@@ -140,31 +131,44 @@ class Flow:
         interval = FLUSH_EARLY * self._config.log.flush_interval - self._flush_seconds
         return max(interval, self._flush_seconds / BUSY_FLUSH_SHARE, SHORTEST_INTERVAL_S)
 
-    def write_behind(self) -> None:
-        """Begin to write what is complete; a later ``flush`` commits it."""
+    def pour(self) -> bool:
+        """When the buffer is full begin to write it, and commit what is on disk by now.
+
+        True if there was a commit.
+        """
+        if not self._buffer.full:
+            return False
         self._buffer.write_behind(self._decoder.slots)
+        written = self._buffer.take_written()
+        if written:
+            self._commit(written, written[-1].end, busy=True)
+        return bool(written)
 
     def flush(self, position: Lsn) -> None:
         """Make everything complete durable, with its position."""
         if not self._buffer.waiting and position <= self._writer.position:
             return
+        began = time.monotonic()
+        stretches = self._buffer.take_all(self._decoder.slots)
+        self._commit(stretches, position, busy=False)
+        if stretches:
+            self._flush_seconds += 0.3 * (self.committed_at - began - self._flush_seconds)
+
+    def _commit(self, stretches: Sequence[Stretch], position: Lsn, *, busy: bool) -> None:
         if not self._told_of_ddl:
             # Nobody tells us when the publication changes: look, before vouching for anything.
             check_publications(self._side, self._config.source.slot)
-        began = time.monotonic()
         self._shapes.persist()
-        busy = self._buffer.full
-        before = self._buffer.handed_over
-        parts = self._buffer.take_parts(self._decoder.slots)
+        parts = [action for stretch in stretches for action in stretch.actions()]
+        if parts:
+            fault("after_data_file")
         self._writer.commit(parts, max(position, self._writer.position), self._timeline)
         fault("after_commit")
         self.committed_at = time.monotonic()
-        if parts:
-            self._flush_seconds += 0.3 * (self.committed_at - began - self._flush_seconds)
         self._upkeep.committed(busy=busy)
         self._progress.position = self._writer.position
         self._progress.commits += 1
-        self._progress.events += self._buffer.handed_over - before
+        self._progress.events += sum(stretch.rows for stretch in stretches)
         self._count()
 
     def _count(self) -> None:

@@ -15,13 +15,14 @@ from pgtide.position import Lsn
 FILE = "capture.json"
 LOCAL_INTERVAL_S = 1.0
 OBJECT_STORE_INTERVAL_S = 30.0
+ENDED = ("stopped", "failed")  # the gears of a capture that said that it ended
 
 
 @dataclass(slots=True)
 class Progress:
     """The figures of one capture process."""
 
-    gear: str = "starting"
+    gear: str = "starting"  # live, bulk; waiting to try again; stopped, failed
     position: Lsn = Lsn(0)
     server: Lsn = Lsn(0)  # end of the server's durable WAL when last asked
     events: int = 0  # rows made durable since the start

@@ -15,22 +15,17 @@ from typing import Protocol, Self
 
 import psycopg
 
+from pgtide.capture.bulk import BulkSession
 from pgtide.capture.faults import fault
 from pgtide.capture.flow import Flow
-from pgtide.capture.gears import (
-    BULK_MESSAGES,
-    BULK_TIMEOUT_MS,
-    BULK_WAL_BYTES,
-    BULK_WORK_MEM,
-    BulkSession,
-    LiveSession,
-    advance,
-    flush_lsn,
-)
+from pgtide.capture.live import LiveSession
 from pgtide.capture.progress import Progress
+from pgtide.capture.receive import Receiver
 from pgtide.capture.startup import check_source
+from pgtide.capture.stream import advance, flush_lsn, readable_lsn
 from pgtide.capture.tables import HEARTBEAT_PREFIX
 from pgtide.capture.upkeep import Upkeep
+from pgtide.capture.warm import warm
 from pgtide.config import Config
 from pgtide.errors import SourceExhausted
 from pgtide.log.writer import LogWriter
@@ -42,7 +37,9 @@ logger = logging.getLogger(__name__)
 
 BULK_ENTER_BYTES = 32 << 20  # WAL behind the server at which the bulk gear pays
 BULK_LEAVE_BYTES = 4 << 20
-BULK_REREAD_BYTES = 512 << 20  # every peek reads again from the slot's restart point
+BULK_REREAD_BYTES = 512 << 20  # every batch reads again from the slot's restart point
+BULK_WAL_BYTES = 1 << 30  # at a time, so that a call over unpublished WAL ends
+BULK_CONFIRM_INTERVAL_S = 5.0  # to confirm costs the server as much as to read without output
 LAG_INTERVAL_S = 1.0  # how often a live session asks the server where it is
 HEARTBEAT_INTERVAL_S = 30.0
 
@@ -63,13 +60,13 @@ class CaptureSession:
         self._progress = progress
         self._stop = stop
         self._forced_gear = gear
-        self._heartbeat_at = 0.0
-        self._bulk_again = Lsn(0)  # a peek failed: live until V is past this
+        self._heartbeat_at = self._advanced_at = 0.0
+        self._bulk_again = Lsn(0)  # a batch failed: live until V is past this
 
     def __enter__(self) -> Self:
         config = self._config
         self._writer = LogWriter(config.log.path, config.log.storage, config.source.slot)
-        # Two SQL sessions: one holds the lock and peeks, the other can be asked at any time.
+        # Two SQL sessions: one holds the lock and reads, the other can be asked at any time.
         self._conn = connect(config.source.url.reveal(), application_name="pgtide capture")
         self._side = self._conn
         try:
@@ -130,64 +127,59 @@ class CaptureSession:
 
     def _run_bulk(self) -> None:
         """Drain the backlog by SQL, or as much of it as the server can hold for us."""
-        self._conn.execute(f"SET statement_timeout = {BULK_TIMEOUT_MS}".encode())
-        # The server collects a peek's messages before it sends the first: in memory, if it may.
-        self._conn.execute(f"SET work_mem = '{BULK_WORK_MEM}'".encode())
-        # A peek goes on for a while in the server after we are gone, and with it our lock.
-        self._conn.execute("SET client_connection_check_interval = '1s'")
+        self._advance()  # the copy begins where the log ends
         try:
-            self._drain_backlog()
+            bulk = BulkSession(self._conn, self._start.stream)
+            try:
+                self._drain_backlog(bulk)
+            finally:
+                bulk.close()
         except SourceExhausted as error:
             logger.warning("bulk gear: %s; going on live", error.message)
             self._bulk_again = self._server_position()
-        if not self._stop.is_set():  # else a COPY may be under way, and the session ends
-            self._conn.execute("SET statement_timeout = 0")
+        self._advance()
+        fault("after_confirm")
 
-    def _drain_backlog(self) -> None:
-        """Peek, make durable, advance, until the backlog is small."""
-        flow = self._flow()
+    def _drain_backlog(self, bulk: BulkSession) -> None:
+        """Stretch by stretch, until little is left."""
+        flow: Flow | None = None
         while not self._finished():
             position = self._writer.position
-            advance(self._conn, self._config.source.slot, position)
-            fault("after_confirm")
-            upto = min(self._server_position(), Lsn(position + BULK_WAL_BYTES))
+            readable = readable_lsn(self._side, self._start.stream)
+            upto = min(readable, Lsn(position + BULK_WAL_BYTES))
             if upto <= position:
+                self._bulk_again = self._server_position()
                 return
-            if not self._peek(flow, upto):
-                return
+            receiver = bulk.ask(upto)
+            flow = flow or self._flow()
+            self._take_stretch(flow, receiver, upto)
             if self._until is None and self._measure_lag() < BULK_LEAVE_BYTES:
-                break
-        advance(self._conn, self._config.source.slot, self._writer.position)
+                return
 
-    def _peek(self, flow: Flow, upto: Lsn) -> bool:
-        """One batch of the backlog; False if we were told to stop."""
-        flow.resume()
-        messages = 0
-        session = BulkSession(self._conn, self._start.stream, upto, BULK_MESSAGES)
-        try:
-            finished = False
-            while not finished:
-                received = session.receiver.get(0.25)
-                if received is not None:
-                    finished = received.finished
-                    messages += received.chunk.count
-                    flow.take(received)
-                    session.receiver.release(received)
-                if flow.full:
-                    flow.write_behind()
-                if self._stop.is_set():
-                    flow.flush(flow.end)
-                    return False  # the session's end closes the connection under the COPY
-                self._tick()
-        finally:
-            session.close()
-        # Fewer than asked for: everything up to there was looked at, published or not.
-        flow.flush(max(upto, flow.end) if messages < BULK_MESSAGES else flow.end)
-        return True
+    def _take_stretch(self, flow: Flow, receiver: Receiver, upto: Lsn) -> None:
+        """Make one stretch durable."""
+        finished = False
+        while not finished:
+            received = receiver.get(0.25)
+            if received is not None:
+                finished = received.finished
+                flow.take(received)
+                receiver.release(received)
+            if flow.pour() and time.monotonic() - self._advanced_at > BULK_CONFIRM_INTERVAL_S:
+                self._advance()
+                fault("after_confirm")
+            self._tick()
+            if self._stop.is_set():
+                break
+        # At the end everything up to there was looked at, published or not.
+        flow.flush(max(upto, flow.end) if finished else flow.end)
+
+    def _advance(self) -> None:
+        advance(self._side, self._config.source.slot, self._writer.position)
+        self._advanced_at = time.monotonic()
 
     def _run_live(self) -> None:
         """Stream with feedback until stopped, current, or so far behind that bulk pays."""
-        flow = self._flow()
         session = LiveSession(
             self._config.source.url.reveal(),
             self._start.stream,
@@ -198,6 +190,7 @@ class CaptureSession:
         asked_at = time.monotonic()
         keepalive = Lsn(0)
         try:
+            flow = self._flow()
             while not self._finished():
                 received = receiver.get(flow.patience())
                 if received is not None:
@@ -205,9 +198,12 @@ class CaptureSession:
                     if not flow.in_transaction:
                         keepalive = max(keepalive, received.keepalive)
                     receiver.release(received)
+                committed = flow.pour()
                 vouched = max(flow.end, keepalive)
                 if flow.due(vouched, until=self._until):
                     flow.flush(vouched)
+                    committed = True
+                if committed:
                     receiver.confirm(self._writer.position)
                     fault("after_confirm")
                 if time.monotonic() - asked_at > LAG_INTERVAL_S:
@@ -259,6 +255,8 @@ class CaptureSession:
             )
 
     def _flow(self) -> Flow:
+        """To be called when the server is at work: loading compiled code takes 0.2 s."""
+        warm()
         return Flow(
             self._config,
             self._start,

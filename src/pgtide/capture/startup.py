@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from psycopg import sql
 
 from pgtide.capture.ddl import SigningKey
-from pgtide.capture.gears import Stream, flush_lsn
+from pgtide.capture.stream import Stream, flush_lsn
 from pgtide.config import Config
 from pgtide.errors import (
     OtherSource,
@@ -34,7 +34,7 @@ from pgtide.postgres.ddl_trigger import read_key
 from pgtide.postgres.fingerprint import changes_since
 from pgtide.postgres.publication import publication_names
 from pgtide.postgres.settings import read_slot_settings
-from pgtide.postgres.slot import SlotState, capture_lock_key, read_slot
+from pgtide.postgres.slot import PLUGIN, SlotState, capture_lock_key, read_slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ def _check_slot(state: SlotState, slot: str, position: Lsn) -> None:
             detail=f"The log ends at {position}; changes since then cannot be read any more.",
             hint="Start over: pgtide destroy --yes, a new log.path, pgtide init",
         )
-    if state.plugin != "pgoutput":
+    if state.plugin != PLUGIN:
         raise SourceError(
             f"replication slot {slot} is not ours",
             detail=f"It uses plugin {state.plugin}.",

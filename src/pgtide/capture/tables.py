@@ -12,15 +12,16 @@ from __future__ import annotations
 import base64
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from pgtide.capture.ddl import PREFIX, DdlCommand, Forged, SigningKey, read_message
+from pgtide.capture.ddl import DdlCommand, Forged, SigningKey, read_message
 from pgtide.config import TablePatterns
 from pgtide.log.shapes import ShapeStore
 from pgtide.position import Lsn
 from pgtide.postgres.catalog import selects
+from pgtide.postgres.ddl_trigger import PREFIX, SPACER_PREFIX
 from pgtide.shape import Column, Shape
 from pgtide.wal.decoder import LoggedMessage, Slot
 from pgtide.wal.messages import LogicalMessage, Relation, RelationColumn, TypeName
@@ -28,6 +29,8 @@ from pgtide.wal.messages import LogicalMessage, Relation, RelationColumn, TypeNa
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_PREFIX = "pgtide.heartbeat"
+# Objects that captured tables may come to use, whichever tables a command on them touches.
+SHARED = frozenset({"TYPE", "DOMAIN", "SCHEMA"})
 
 
 @dataclass(slots=True)
@@ -65,11 +68,13 @@ class TableCatalog:
         self._on_ddl = on_ddl
         self._generated = generated
         self._layouts = dict(shapes.current)
+        self._announced: dict[int, Relation] = {}
         self._type_names: dict[int, str] = {}
         self.counters = Counters()
 
     def relation(self, relation: Relation, lsn: Lsn) -> tuple[Slot, int] | None:
         """Slot and width of a relation, None if configuration leaves the table out."""
+        self._announced[relation.oid] = relation
         shape = replace(self._shape(relation), since=lsn)
         if not selects(self._patterns, shape):
             return None
@@ -81,7 +86,9 @@ class TableCatalog:
         self._type_names[message.oid] = f"{message.schema}.{message.name}"
 
     def message(self, message: LogicalMessage, xid: int) -> LoggedMessage | None:
-        """The row for a logical message, None for heartbeats and left-out DDL."""
+        """The row for a logical message, None for pgtide's own and left-out DDL."""
+        if message.prefix == SPACER_PREFIX:
+            return None
         if message.prefix == HEARTBEAT_PREFIX:
             self.counters.heartbeats += 1
             return None
@@ -106,12 +113,20 @@ class TableCatalog:
         # A table that a rename takes out of the patterns leaves the log with that command.
         tables = [*command.layouts, *self._forget_dropped(payload["dropped"]), *before]
         wanted = [table for table in tables if selects(self._patterns, table)]
-        if tables and not wanted:
+        if tables and not wanted and command.tag.split()[-1] not in SHARED:
             self.counters.filtered_ddl += 1
             return None
-        # DDL that concerns no table (a type, a function, a schema) is always logged.
+        # DDL that is not a table's own (a type, a function, a schema) is always logged.
         slot = Slot(wanted[0].schema, wanted[0].table) if wanted else Slot(None, None)
-        return LoggedMessage("ddl", json.dumps(payload), slot)
+        return LoggedMessage("ddl", json.dumps(payload), slot, self._again(command.layouts))
+
+    def _again(self, layouts: Iterable[Shape]) -> tuple[Relation, ...]:
+        """Tables that the server will not announce anew, although what we add has changed.
+
+        It does so when the table itself changed; not when its root was renamed, or a type.
+        """
+        known = [(layout, self._announced.get(layout.oid)) for layout in layouts]
+        return tuple(relation for layout, relation in known if relation and _same(layout, relation))
 
     def _forget_dropped(self, dropped: list[dict[str, Any]]) -> list[Shape]:
         """The dropped tables that we knew; a partition's entry is told its root."""
@@ -176,8 +191,26 @@ class TableCatalog:
 
 
 def _describes(layout: Shape, relation: Relation) -> bool:
-    types = {column.name: column.type_oid for column in layout.columns}
-    return all(types.get(column.name) == column.type_oid for column in relation.columns)
+    """Whether a layout is of the table as it is sent; what is generated need not be."""
+    if (layout.schema, layout.table) != (relation.schema, relation.table):
+        return False
+    known = {column.name: column.type_oid for column in layout.columns}
+    sent = {column.name: column.type_oid for column in relation.columns}
+    expected = {column.name for column in layout.columns if not column.generated}
+    return expected <= sent.keys() and sent.items() <= known.items()
+
+
+def _same(layout: Shape, relation: Relation) -> bool:
+    """Whether the server would announce this layout as it announced that relation."""
+    columns = {column.name: column for column in layout.columns}
+    return (
+        _describes(layout, relation)
+        and layout.replica_identity == relation.replica_identity
+        and all(
+            (columns[sent.name].typmod, columns[sent.name].identity) == (sent.typmod, sent.identity)
+            for sent in relation.columns
+        )
+    )
 
 
 def _message_payload(message: LogicalMessage) -> str:

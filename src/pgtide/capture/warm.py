@@ -33,10 +33,8 @@ def warm() -> None:
     message = np.frombuffer(b"M\0" + (8).to_bytes(8, "big") + b"p\0\0\0\0\0", np.uint8).copy()
     bounds = np.array([0], np.int64), np.array([len(message)], np.int64)
     Decoder(_NoTables(), resume=Lsn(0)).decode(Chunk(message, *bounds, 1))
-    state, cell = np.zeros(libpq.STATE_SIZE, np.int64), np.zeros(1, np.int64)
-    arguments = (1, 1, 1, 1, cell, True, message, *bounds, state)
-    typeof: Any = numba.typeof
-    libpq.drain.compile(tuple(typeof(argument) for argument in arguments))
+    number: Any = numba.int64
+    libpq.drain.compile((number,) * 6 + (numba.boolean,) + (number,) * 7)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ the settings that change how values are printed. ``connect`` is for SQL,
 
 from __future__ import annotations
 
+import re
 from typing import Any, TypeAlias
 
 import psycopg
@@ -42,6 +43,14 @@ _GAVE_UP = (
     "53400",  # temp_file_limit
     "57014",  # statement_timeout
 )
+
+# How a refused connection ends when the role lacks REPLICATION (until 15, later) or CONNECT.
+_MAY_NOT = (
+    "must be superuser or replication role",
+    "permission denied to start wal sender",
+    "permission denied for database",
+)
+_CHECK = "Run: pgtide check"
 
 CONNECT_TIMEOUT_S = 10
 
@@ -99,9 +108,15 @@ def run(conn: SqlConnection, command: str) -> pq.abc.PGresult:
 
 def result_error(result: pq.abc.PGresult, pgconn: pq.abc.PGconn) -> PgtideError:
     """The pgtide error for a failed result."""
-    message = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode()
-    sqlstate = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
-    return _from_sqlstate(sqlstate, message or pgconn.get_error_message())
+
+    def field(which: pq.DiagnosticField) -> str:
+        return (result.error_field(which) or b"").decode(errors="replace")
+
+    return _from_sqlstate(
+        field(pq.DiagnosticField.SQLSTATE),
+        field(pq.DiagnosticField.MESSAGE_PRIMARY) or pgconn.get_error_message(),
+        field(pq.DiagnosticField.CONTEXT),
+    )
 
 
 def _conninfo(url: str, application_name: str, **extra: str) -> str:
@@ -121,10 +136,10 @@ def translate(exc: psycopg.Error) -> PgtideError:
     """The pgtide error for what psycopg raised: transient and terminal are told apart here."""
     primary = exc.diag.message_primary or str(exc).strip().splitlines()[0:1]
     message = primary if isinstance(primary, str) else (primary[0] if primary else "")
-    return _from_sqlstate(exc.sqlstate or "", message or type(exc).__name__)
+    return _from_sqlstate(exc.sqlstate or "", message or type(exc).__name__, exc.diag.context or "")
 
 
-def _from_sqlstate(sqlstate: str, message: str) -> PgtideError:
+def _from_sqlstate(sqlstate: str, message: str, context: str) -> PgtideError:
     if sqlstate == "55006":  # object_in_use: "replication slot … is active for PID …"
         return SlotBusy(message)
     if sqlstate == "42704" and "replication slot" in message:
@@ -136,18 +151,11 @@ def _from_sqlstate(sqlstate: str, message: str) -> PgtideError:
             hint="Start over: pgtide destroy --yes, a new log.path, pgtide init",
         )
     if sqlstate in ("22021", "22P05"):
-        # The server's own message quotes the bytes.
-        return InvalidText(
-            "a value cannot be sent as UTF-8",
-            detail="The database's encoding lets bytes into text columns that are no UTF-8.",
-            hint="Find the rows with convert_from(column::bytea, 'UTF8') and correct them; "
-            "what was written to the WAL before needs a new start: pgtide destroy --yes, "
-            "a new log.path, pgtide init",
-        )
+        return _invalid_text(context)
     if sqlstate in _GAVE_UP:
         return SourceExhausted(message)
     if sqlstate == "42501":
-        return PrivilegeMissing(message, hint="Run: pgtide check")
+        return PrivilegeMissing(message, hint=_CHECK)
     if sqlstate.startswith("28"):
         return ConfigError(
             "the server refused the login",
@@ -161,24 +169,57 @@ def _from_sqlstate(sqlstate: str, message: str) -> PgtideError:
     return SourceError(message, detail=f"The server answered SQLSTATE {sqlstate}.")
 
 
+def _invalid_text(context: str) -> InvalidText:
+    """Bytes that the server cannot send; its own message quotes them, its context says where."""
+    start_over = "pgtide destroy --yes, a new log.path, pgtide init"
+    # Like: slot "s", output plugin "pgoutput", in the change callback, associated LSN 0/1; the
+    # server may say it in another language, and the name of the callback stays.
+    _, decoding, where = context.partition("pgoutput")
+    if decoding and re.search(r"\bmessage\b", where):
+        return InvalidText(
+            "the prefix of a logical message cannot be sent as UTF-8",
+            detail="The database's encoding let pg_logical_emit_message() take any bytes.",
+            hint="Send prefixes in UTF-8; what is in the WAL already needs a new start: "
+            + start_over,
+        )
+    if decoding:
+        return InvalidText(
+            "a value or name cannot be sent as UTF-8",
+            detail="The database's encoding lets bytes into text that are no UTF-8.",
+            hint="Find the rows with convert_from(column::bytea, 'UTF8') and correct them; "
+            f"what was written to the WAL before needs a new start: {start_over}",
+        )
+    return InvalidText(
+        "a name in the catalog cannot be sent as UTF-8",
+        detail="The database's encoding lets bytes into names that are no UTF-8.",
+        hint="Rename the schema, table, column or type, then run: pgtide check",
+    )
+
+
 def _unreachable(message: str) -> PgtideError:
+    """A connection that failed or was lost: libpq has no SQLSTATE for a refused login."""
+    message = message.strip().partition("\n")[0] or "connection lost"  # below it libpq explains
     lowered = message.lower()
     if "password" in lowered and ("no password" in lowered or "authentication" in lowered):
         return ConfigError(
             "the server refused the login",
-            detail=message.strip() + ".",
+            detail=f"{message}.",
             hint="Check user and password (PGPASSWORD, ~/.pgpass or a service file).",
+        )
+    if "pg_hba.conf" in lowered or "not permitted to log in" in lowered:
+        return ConfigError(
+            "the server refused the login",
+            detail=f"{message}.",
+            hint="Let the role in (ALTER ROLE … LOGIN, pg_hba.conf), then run: pgtide check",
+        )
+    if any(text in lowered for text in _MAY_NOT):
+        return PrivilegeMissing(
+            "the role may not connect like this", detail=f"{message}.", hint=_CHECK
         )
     if "does not exist" in lowered and ("database" in lowered or "role" in lowered):
         return ConfigError(
             "the server does not know that database or role",
-            detail=message.strip() + ".",
+            detail=f"{message}.",
             hint="Correct source.url in the configuration.",
         )
-    if "could not translate host name" in lowered:
-        return ConfigError(
-            "the host in source.url has no address",
-            detail=message.strip() + ".",
-            hint="Correct source.url in the configuration.",
-        )
-    return SourceUnavailable(message.strip() or "connection lost")
+    return SourceUnavailable(message)

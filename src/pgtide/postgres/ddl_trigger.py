@@ -14,6 +14,8 @@ from pgtide.postgres.settings import read_value
 
 PREFIX = "pgtide.ddl"
 """Prefix of the logical messages that the trigger sends."""
+SPACER_PREFIX = "pgtide.spacer"
+"""Prefix of the empty one behind each, which keeps it before the rows that follow."""
 
 TRIGGERS = ("pgtide_ddl_command_end", "pgtide_sql_drop", "pgtide_table_rewrite")
 SETTINGS_KEY = "ddl_trigger"

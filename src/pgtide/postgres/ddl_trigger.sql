@@ -56,7 +56,7 @@ BEGIN
     -- Postgres queues a message at the end of its record and a row at the start of its own: the
     -- two are equal when the row comes next, and across subtransactions (our EXCEPTION block is
     -- one) equals are delivered in any order. One record in between keeps the command first.
-    PERFORM pg_logical_emit_message(true, 'pgtide.heartbeat', '');
+    PERFORM pg_logical_emit_message(true, 'pgtide.spacer', '');
 END
 $$;
 
@@ -71,7 +71,7 @@ BEGIN
 EXCEPTION WHEN OTHERS THEN
     PERFORM pg_logical_emit_message(
         true, 'pgtide.ddl', convert_to(chr(10) || body::text, 'UTF8'));
-    PERFORM pg_logical_emit_message(true, 'pgtide.heartbeat', '');
+    PERFORM pg_logical_emit_message(true, 'pgtide.spacer', '');
 END
 $$;
 
@@ -267,9 +267,18 @@ BEGIN
     WITH RECURSIVE command AS MATERIALIZED (
         SELECT * FROM pgtide.commands()
     ), altered_type AS (
-        SELECT t.oid FROM command AS c JOIN pg_type AS e ON c.class = 'pg_type'::regclass
-            AND e.oid = c.object AND c.tag IN ('ALTER TYPE', 'ALTER DOMAIN')
-        JOIN pg_type AS t ON t.oid IN (e.oid, e.typarray)
+        -- The attributes of a composite type are those of its relation.
+        SELECT CASE c.class WHEN 'pg_type'::regclass THEN c.object ELSE y.reltype END AS oid
+        FROM command AS c
+        LEFT JOIN pg_class AS y ON c.class = 'pg_class'::regclass AND y.oid = c.object
+        WHERE c.tag IN ('ALTER TYPE', 'ALTER DOMAIN')
+        UNION
+        -- Arrays, domains, ranges and other row types that are made of it.
+        SELECT CASE d.classid WHEN 'pg_type'::regclass THEN d.objid ELSE y.reltype END
+        FROM altered_type AS t
+        JOIN pg_depend AS d ON d.refclassid = 'pg_type'::regclass AND d.refobjid = t.oid
+            AND d.classid IN ('pg_type'::regclass, 'pg_class'::regclass)
+        LEFT JOIN pg_class AS y ON d.classid = 'pg_class'::regclass AND y.oid = d.objid
     ), family AS (
         SELECT home AS oid FROM command WHERE home IS NOT NULL
         UNION

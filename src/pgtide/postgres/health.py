@@ -24,7 +24,7 @@ from pgtide.postgres.names import is_literal, nearest
 from pgtide.postgres.publication import publication_names
 from pgtide.postgres.server_checks import check_session, server_checks
 from pgtide.postgres.settings import read_slot_settings
-from pgtide.postgres.slot import read_slot
+from pgtide.postgres.slot import PLUGIN, read_slot
 from pgtide.postgres.verdict import Check, fail, ok, warn
 
 __all__ = ["Check", "LogProbe", "run_checks"]
@@ -158,7 +158,7 @@ def check_slot(conn: SqlConnection, slot: str, server: ServerFacts) -> Iterator[
     state = read_slot(conn, slot)
     if not state.exists:
         yield fail("slot", f"there is no slot {slot}", "Run: pgtide init")
-    elif (state.plugin, state.database) != ("pgoutput", server.database):
+    elif (state.plugin, state.database) != (PLUGIN, server.database):
         text = f"slot {slot} belongs to {state.plugin} in {state.database}"
         yield fail("slot", text, "Set source.slot to another name.")
     elif state.invalid:

@@ -63,14 +63,19 @@ def check_primary(server: ServerFacts) -> Check:
 
 
 def check_slots(conn: SqlConnection, slot: str) -> Check:
-    """Room for our slot, unless it is there already."""
+    """Room for our slot, unless it is there, and for the copy that a backlog is read from."""
     used, limit = _pair(
         conn,
         "SELECT count(*), current_setting('max_replication_slots')::int FROM pg_replication_slots",
     )
-    if used < limit or read_slot(conn, slot).exists:
+    free = limit - used
+    there = read_slot(conn, slot).exists
+    if free > 1 or (free and there):
         return ok("slots", f"{used} of {limit} in use")
-    return fail("slots", f"all {limit} are in use", _raise_setting("max_replication_slots", limit))
+    hint = _raise_setting("max_replication_slots", limit)
+    if free or there:
+        return warn("slots", f"{used} of {limit} in use: a backlog is read slowly", hint)
+    return fail("slots", f"all {limit} are in use", hint)
 
 
 def check_senders(conn: SqlConnection) -> Check:

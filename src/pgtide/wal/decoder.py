@@ -19,6 +19,7 @@ from pgtide.errors import InvalidText, ProtocolError
 from pgtide.log.schema import OPS
 from pgtide.position import Lsn
 from pgtide.wal import kernel as k
+from pgtide.wal.memory import addresses
 from pgtide.wal.messages import (
     LogicalMessage,
     Relation,
@@ -32,7 +33,7 @@ from pgtide.wal.messages import (
 )
 from pgtide.wal.rows import NO_TIME, NotUtf8, Workspace
 
-KEPT_BYTES = 16 << 20  # a workspace that grew beyond this for a huge message is given back
+KEPT_BYTES = 16 << 20  # a workspace that grew beyond this for a huge message is given away
 TRUNCATE_CODE = OPS.index("truncate")
 
 _ERRORS = {
@@ -69,6 +70,7 @@ class LoggedMessage:
     op: str
     payload: str
     slot: Slot = Slot(None, None)
+    again: tuple[Relation, ...] = ()  # announced before, and meaning something else from here on
 
 
 class Catalog(Protocol):
@@ -144,12 +146,13 @@ class Decoder:
     def decode(self, chunk: Chunk) -> Decoded:
         """Decode every message of a chunk."""
         work = self._prepare(chunk)
-        state = self._state
+        messages = chunk.data.ctypes.data, chunk.starts.ctypes.data, chunk.ends.ctypes.data
         at = 0
         while True:
             why, at = k.decode_rows(
-                chunk.data, chunk.starts, chunk.ends, at, chunk.count, state,
-                self._relations, work.before, work.after, work.rows,
+                *messages, at, chunk.count, self._state.ctypes.data,
+                addresses(self._relations), len(self._relations.keys) - 1, *work.addresses,
+                work.room,
             )  # fmt: skip
             if why == k.DONE:
                 break
@@ -167,8 +170,7 @@ class Decoder:
     def _prepare(self, chunk: Chunk) -> Workspace:
         size = int(chunk.ends[chunk.count - 1]) if chunk.count else 0
         kept = self._workspace
-        fits = kept.capacity >= size and kept.room >= chunk.count
-        if not fits or kept.capacity > KEPT_BYTES >= 2 * size:
+        if kept.capacity < size or kept.room < chunk.count:
             # Half as much again, so that chunks growing little by little do not cost each time.
             self._workspace = Workspace(size + size // 2, chunk.count + chunk.count // 2)
         state = self._state
@@ -181,8 +183,11 @@ class Decoder:
 
     def _finish(self, work: Workspace) -> Decoded:
         state = self._state
+        huge = work.capacity > KEPT_BYTES
+        if huge:
+            self._workspace = Workspace(0, 0)
         try:
-            rows = work.record_batch(state)
+            rows = work.record_batch(state, copy=not huge)
         except NotUtf8 as exc:
             slot = self._slots[int(work.rows.slot[exc.row])]
             raise InvalidText(
@@ -305,6 +310,8 @@ class Decoder:
             if row is not None:
                 state[k.SEQ] += 1
                 work.plain_row(state, OPS.index(row.op), self._slot_number(row.slot), row.payload)
+                for relation in row.again:
+                    self._relation(relation)
             return
         if state[k.IN_TRANSACTION]:
             raise _malformed("M", len(message.content), "stands inside a transaction")

@@ -5,24 +5,36 @@ Commit, Insert, Update, Delete. At anything else, or at a relation it does not
 know, it returns; the caller deals with that one message and calls again at the
 next index. All reads are checked against the end of their message, so no input
 can make it read past its chunk: malformed messages end with a code in ``ERROR``.
+Arrays come as addresses, see ``memory``; the outputs are sized for the worst case.
 
 Message layout: PostgreSQL manual, "Logical Replication Message Formats",
 protocol version 1 with text values.
 """
 
 # Types below are numba's: its integers are not Python's, and it compiles what it is given.
-# mypy: disable-error-code="return-value, no-any-return, misc, call-arg, no-untyped-call"
+# mypy: disable-error-code="return-value, no-any-return, misc, call-arg"
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic
 from numpy.typing import NDArray
+
+from pgtide.wal.memory import (
+    compiled,
+    copy_bytes,
+    inlined,
+    load8,
+    load16_be,
+    load32,
+    load32_be,
+    load64,
+    load64_be,
+    store8,
+    store32,
+    store64,
+)
 
 # Slots of the state vector, which lives across chunks.
 LSN = 0  # commit LSN of the open transaction
@@ -81,318 +93,281 @@ HASH_FACTOR = 0x9E3779B1
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
-Int32s = NDArray[np.int32]
 
 
 class Relations(NamedTuple):
     """Relation oid to slot, open addressing; a slot's number of columns."""
 
-    keys: Ints
-    slots: Int32s
-    widths: Int32s
+    keys: Any  # int64
+    slots: Any  # int32
+    widths: Any  # int32
 
 
 class Side(NamedTuple):
     """One of before and after: lists of texts in Arrow's layout."""
 
-    rows: Int32s  # list offsets, one more than rows
-    sent: Bytes  # 1: the list is there
-    offsets: Int32s  # text offsets, one more than values
-    valid: Bytes
-    data: Bytes
+    rows: Any  # int32: list offsets, one more than rows
+    sent: Any  # uint8, 1: the list is there
+    offsets: Any  # int32: text offsets, one more than values
+    valid: Any  # uint8
+    data: Any  # uint8
 
 
 class Rows(NamedTuple):
     """The columns that are not lists of texts."""
 
-    op: Bytes
-    slot: Int32s
-    lsn: Ints
-    seq: Ints
-    xid: Ints
-    committed_at: Ints
-    last: Bytes
-    unchanged_rows: Int32s
-    unchanged: Int32s
-
-
-def compiled(function: Any) -> Any:
-    """Compile on first use, keep the machine code on disk, run without the GIL."""
-    try:
-        return njit(cache=True, nogil=True)(function)
-    except RuntimeError:  # neither the package nor the user's cache can be written
-        return njit(nogil=True)(function)
-
-
-def inlined(function: Any) -> Any:
-    """Compile into the caller: a call would count references of every array it passes."""
-    return njit(inline="always")(function)
-
-
-@intrinsic
-def copy_bytes(typingctx: Any, target: Any, source: Any, size: Any) -> Any:
-    """memcpy between addresses: several times as fast as a loop over array elements."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        byte = ir.IntType(8).as_pointer()
-        cgutils.raw_memcpy(
-            builder, builder.inttoptr(args[0], byte), builder.inttoptr(args[1], byte), args[2], 1
-        )
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64), generate
+    op: Any  # uint8
+    slot: Any  # int32
+    lsn: Any  # int64
+    seq: Any  # int64
+    xid: Any  # int64
+    committed_at: Any  # int64
+    last: Any  # uint8
+    unchanged_rows: Any  # int32: list offsets
+    unchanged: Any  # int32
 
 
 @inlined
-def _u16(buf: Bytes, at: int) -> int:
-    return (np.int64(buf[at]) << 8) | np.int64(buf[at + 1])
+def _get(state: int, field: int) -> int:
+    return load64(state + 8 * field)
 
 
 @inlined
-def _u32(buf: Bytes, at: int) -> int:
-    return (
-        (np.int64(buf[at]) << 24)
-        | (np.int64(buf[at + 1]) << 16)
-        | (np.int64(buf[at + 2]) << 8)
-        | np.int64(buf[at + 3])
-    )
+def _set(state: int, field: int, value: int) -> None:
+    store64(state + 8 * field, value)
 
 
 @inlined
-def _u64(buf: Bytes, at: int) -> int:
-    return (_u32(buf, at) << 32) | _u32(buf, at + 4)
-
-
-@inlined
-def find_slot(keys: Ints, slots: Int32s, oid: int) -> int:
+def _find_slot(relations: Relations, mask: int, oid: int) -> int:
     """The slot of a relation in the open-addressing table, or ABSENT."""
-    mask = keys.shape[0] - 1
     at = (oid * HASH_FACTOR) & mask
-    while keys[at] != 0:
-        if keys[at] == oid:
-            return slots[at]
+    key = load64(relations.keys + 8 * at)
+    while key != 0:
+        if key == oid:
+            return load32(relations.slots + 4 * at)
         at = (at + 1) & mask
+        key = load64(relations.keys + 8 * at)
     return ABSENT
 
 
 @inlined
 def _tuple(
-    buf: Bytes, at: int, end: int, columns: int, state: Ints, values_at: int, side: Side,
-    unchanged: Int32s,
-) -> int:  # fmt: skip
+    at: int, end: int, columns: int, state: int, values_at: int, side: Side, unchanged: int
+) -> int:
     """Append one TupleData to a side; returns where it ends, or -1 with ERROR set."""
     if at + 2 > end:
-        state[ERROR] = TRUNCATED
+        _set(state, ERROR, TRUNCATED)
         return -1
-    if _u16(buf, at) != columns:
-        state[ERROR] = COLUMN_COUNT
+    if load16_be(at) != columns:
+        _set(state, ERROR, COLUMN_COUNT)
         return -1
     at += 2
-    # Looked up once: each access to a tuple's array counts references.
-    offsets, valid = side.offsets, side.valid
-    source, target = buf.ctypes.data, side.data.ctypes.data
-    count = state[values_at]
-    used = state[values_at + 1]
+    count = _get(state, values_at)
+    used = _get(state, values_at + 1)
     for index in range(columns):
         if at >= end:
-            state[ERROR] = TRUNCATED
+            _set(state, ERROR, TRUNCATED)
             return -1
-        kind = buf[at]
+        kind = load8(at)
         at += 1
         if kind == 116:  # t: text
             if at + 4 > end:
-                state[ERROR] = TRUNCATED
+                _set(state, ERROR, TRUNCATED)
                 return -1
-            size = _u32(buf, at)
+            size = load32_be(at)
             at += 4
             if size > end - at:
-                state[ERROR] = TRUNCATED
+                _set(state, ERROR, TRUNCATED)
                 return -1
-            copy_bytes(target + used, source + at, size)
+            copy_bytes(side.data + used, at, size)
             used += size
             at += size
-            valid[count] = 1
+            store8(side.valid + count, 1)
         elif kind == 110:  # n: null
-            valid[count] = 0
+            store8(side.valid + count, 0)
         elif kind == 117:  # u: unchanged TOAST, not sent
-            valid[count] = 0
+            store8(side.valid + count, 0)
             if values_at == AFTER_VALUES:
-                unchanged[state[UNCHANGED]] = index
-                state[UNCHANGED] += 1
+                store32(unchanged + 4 * _get(state, UNCHANGED), index)
+                _set(state, UNCHANGED, _get(state, UNCHANGED) + 1)
         else:
-            state[ERROR] = VALUE_KIND
+            _set(state, ERROR, VALUE_KIND)
             return -1
         count += 1
-        offsets[count] = used
-    state[values_at] = count
-    state[values_at + 1] = used
+        store32(side.offsets + 4 * count, used)
+    _set(state, values_at, count)
+    _set(state, values_at + 1, used)
     return at
 
 
 @inlined
-def _begin(buf: Bytes, at: int, end: int, state: Ints) -> bool:
+def _begin(at: int, end: int, state: int) -> bool:
     if end - at != 21:
-        state[ERROR] = TRUNCATED
+        _set(state, ERROR, TRUNCATED)
         return False
-    if state[IN_TRANSACTION] != 0:
-        state[ERROR] = INSIDE_TRANSACTION
+    if _get(state, IN_TRANSACTION) != 0:
+        _set(state, ERROR, INSIDE_TRANSACTION)
         return False
-    state[LSN] = _u64(buf, at + 1)
-    state[COMMITTED_AT] = _u64(buf, at + 9)
-    if state[LSN] <= 0 or not FIRST_TIME <= state[COMMITTED_AT] < LAST_TIME:
-        state[ERROR] = IMPOSSIBLE
+    lsn = load64_be(at + 1)
+    committed_at = load64_be(at + 9)
+    if lsn <= 0 or not FIRST_TIME <= committed_at < LAST_TIME:
+        _set(state, ERROR, IMPOSSIBLE)
         return False
-    state[XID] = _u32(buf, at + 17)
-    state[SEQ] = 0
-    state[EMITTED] = 0
-    state[EMITTED_HERE] = 0
-    state[IN_TRANSACTION] = 1
+    _set(state, LSN, lsn)
+    _set(state, COMMITTED_AT, committed_at)
+    _set(state, XID, load32_be(at + 17))
+    _set(state, SEQ, 0)
+    _set(state, EMITTED, 0)
+    _set(state, EMITTED_HERE, 0)
+    _set(state, IN_TRANSACTION, 1)
     # A commit record that starts before V ends at or before it: V is a record boundary.
-    state[SKIP] = 1 if state[LSN] < state[RESUME] else 0
+    _set(state, SKIP, 1 if lsn < _get(state, RESUME) else 0)
     return True
 
 
 @inlined
-def _commit(buf: Bytes, at: int, end: int, state: Ints, last: Bytes) -> bool:
+def _commit(at: int, end: int, state: int, last: int) -> bool:
     if end - at != 26:
-        state[ERROR] = TRUNCATED
+        _set(state, ERROR, TRUNCATED)
         return False
-    if state[IN_TRANSACTION] == 0:
-        state[ERROR] = OUTSIDE_TRANSACTION
+    if _get(state, IN_TRANSACTION) == 0:
+        _set(state, ERROR, OUTSIDE_TRANSACTION)
         return False
-    end_lsn = _u64(buf, at + 10)
-    skipped = state[SKIP] == 1
-    if _u64(buf, at + 2) != state[LSN] or end_lsn <= state[LSN]:
-        state[ERROR] = BAD_COMMIT
+    lsn = _get(state, LSN)
+    end_lsn = load64_be(at + 10)
+    skipped = _get(state, SKIP) == 1
+    if load64_be(at + 2) != lsn or end_lsn <= lsn:
+        _set(state, ERROR, BAD_COMMIT)
         return False
-    if skipped != (end_lsn <= state[RESUME]):
-        state[ERROR] = BAD_COMMIT
+    if skipped != (end_lsn <= _get(state, RESUME)):
+        _set(state, ERROR, BAD_COMMIT)
         return False
-    state[IN_TRANSACTION] = 0
+    _set(state, IN_TRANSACTION, 0)
     if skipped:
         return True
-    if state[EMITTED_HERE] > 0:
-        last[state[ROWS] - 1] = 1
-    elif state[EMITTED] > 0:
-        state[PATCH] = 1
-    state[COMPLETE] = state[ROWS]
-    state[END] = end_lsn
+    if _get(state, EMITTED_HERE) > 0:
+        store8(last + _get(state, ROWS) - 1, 1)
+    elif _get(state, EMITTED) > 0:
+        _set(state, PATCH, 1)
+    _set(state, COMPLETE, _get(state, ROWS))
+    _set(state, END, end_lsn)
     return True
 
 
 @inlined
 def _row(
-    buf: Bytes, at: int, end: int, columns: int, state: Ints, before: Side, after: Side, rows: Rows
-) -> bool:  # fmt: skip
-    """Append the tuples of one Insert, Update or Delete message as row ``state[ROWS]``."""
-    row = state[ROWS]
-    kind = buf[at]
-    part = buf[at + 5]
+    at: int, end: int, columns: int, state: int, before: Side, after: Side, rows: Rows
+) -> bool:
+    """Append the tuples of one Insert, Update or Delete message as row ``ROWS``."""
+    row = _get(state, ROWS)
+    kind = load8(at)
+    part = load8(at + 5)
     at += 6
-    before.sent[row] = 0
-    after.sent[row] = 0
+    old = new = 0
     if part == 75 or part == 79:  # K, O: the old key or the old row
         if kind == 73:
-            state[ERROR] = BAD_KIND
+            _set(state, ERROR, BAD_KIND)
             return False
-        at = _tuple(buf, at, end, columns, state, BEFORE_VALUES, before, rows.unchanged)
+        at = _tuple(at, end, columns, state, BEFORE_VALUES, before, rows.unchanged)
         if at < 0:
             return False
-        before.sent[row] = 1
+        old = 1
         if kind == 85:
             if at >= end:
-                state[ERROR] = TRUNCATED
+                _set(state, ERROR, TRUNCATED)
                 return False
-            part = buf[at]
+            part = load8(at)
             at += 1
     if kind != 68:
         if part != 78:  # N: the new row
-            state[ERROR] = BAD_KIND
+            _set(state, ERROR, BAD_KIND)
             return False
-        at = _tuple(buf, at, end, columns, state, AFTER_VALUES, after, rows.unchanged)
+        at = _tuple(at, end, columns, state, AFTER_VALUES, after, rows.unchanged)
         if at < 0:
             return False
-        after.sent[row] = 1
-    elif before.sent[row] == 0:
-        state[ERROR] = BAD_KIND
+        new = 1
+    elif old == 0:
+        _set(state, ERROR, BAD_KIND)
         return False
     if at != end:
-        state[ERROR] = TRAILING
+        _set(state, ERROR, TRAILING)
         return False
-    rows.op[row] = INSERT if kind == 73 else (UPDATE if kind == 85 else DELETE)
+    store8(before.sent + row, old)
+    store8(after.sent + row, new)
+    store8(rows.op + row, INSERT if kind == 73 else (UPDATE if kind == 85 else DELETE))
     return True
 
 
 @inlined
-def _close_row(state: Ints, slot: int, before: Side, after: Side, rows: Rows) -> None:
+def _close_row(state: int, slot: int, before: Side, after: Side, rows: Rows) -> None:
     """Fill what every row has and count it; its op and tuples are already in place."""
-    row = state[ROWS]
-    rows.slot[row] = slot
-    rows.lsn[row] = state[LSN]
-    rows.seq[row] = state[SEQ] - 1
-    rows.xid[row] = state[XID]
-    rows.committed_at[row] = state[COMMITTED_AT]
-    rows.last[row] = 0
-    before.rows[row + 1] = state[BEFORE_VALUES]
-    after.rows[row + 1] = state[AFTER_VALUES]
-    rows.unchanged_rows[row + 1] = state[UNCHANGED]
-    state[ROWS] = row + 1
-    state[EMITTED_HERE] += 1
+    row = _get(state, ROWS)
+    store32(rows.slot + 4 * row, slot)
+    store64(rows.lsn + 8 * row, _get(state, LSN))
+    store64(rows.seq + 8 * row, _get(state, SEQ) - 1)
+    store64(rows.xid + 8 * row, _get(state, XID))
+    store64(rows.committed_at + 8 * row, _get(state, COMMITTED_AT))
+    store8(rows.last + row, 0)
+    store32(before.rows + 4 * (row + 1), _get(state, BEFORE_VALUES))
+    store32(after.rows + 4 * (row + 1), _get(state, AFTER_VALUES))
+    store32(rows.unchanged_rows + 4 * (row + 1), _get(state, UNCHANGED))
+    _set(state, ROWS, row + 1)
+    _set(state, EMITTED_HERE, _get(state, EMITTED_HERE) + 1)
 
 
 @compiled
-def close_row(state: Ints, slot: int, before: Side, after: Side, rows: Rows) -> None:
+def close_row(state: int, slot: int, before: Side, after: Side, rows: Rows) -> None:
     """The same for rows that do not come from the kernel."""
     _close_row(state, slot, before, after, rows)
 
 
 @compiled
 def decode_rows(
-    buf: Bytes, starts: Ints, ends: Ints, first: int, count: int, state: Ints,
-    relations: Relations, before: Side, after: Side, rows: Rows,
+    buf: int, starts: int, ends: int, first: int, count: int, state: int,
+    relations: Relations, mask: int, before: Side, after: Side, rows: Rows, room: int,
 ) -> tuple[int, int]:  # fmt: skip
     """Decode messages [first, count); returns (why it stopped, index of the message there)."""
     cached_oid = np.int64(-1)
     slot = np.int64(ABSENT)
     for index in range(first, count):
-        at = starts[index]
-        end = ends[index]
+        at = buf + load64(starts + 8 * index)
+        end = buf + load64(ends + 8 * index)
         if at >= end:
-            state[ERROR] = TRUNCATED
+            _set(state, ERROR, TRUNCATED)
             return FAILED, index
-        kind = buf[at]
+        kind = load8(at)
         if kind == 66:  # B
-            if not _begin(buf, at, end, state):
+            if not _begin(at, end, state):
                 return FAILED, index
             continue
         if kind == 67:  # C
-            if not _commit(buf, at, end, state, rows.last):
+            if not _commit(at, end, state, rows.last):
                 return FAILED, index
             continue
         if kind != 73 and kind != 85 and kind != 68:  # not I, U, D
             return OTHER_MESSAGE, index
         if end - at < 6:
-            state[ERROR] = TRUNCATED
+            _set(state, ERROR, TRUNCATED)
             return FAILED, index
-        if state[IN_TRANSACTION] == 0:
-            state[ERROR] = OUTSIDE_TRANSACTION
+        if _get(state, IN_TRANSACTION) == 0:
+            _set(state, ERROR, OUTSIDE_TRANSACTION)
             return FAILED, index
-        if state[SKIP] == 1:
+        if _get(state, SKIP) == 1:
             continue
-        if state[ROWS] >= rows.op.shape[0]:
+        if _get(state, ROWS) >= room:
             return ROOM, index
-        oid = _u32(buf, at + 1)
+        oid = load32_be(at + 1)
         if oid != cached_oid:
-            slot = find_slot(relations.keys, relations.slots, oid)
+            slot = _find_slot(relations, mask, oid)
             cached_oid = oid
         if slot == ABSENT:
-            state[ERROR] = UNKNOWN_RELATION
+            _set(state, ERROR, UNKNOWN_RELATION)
             return FAILED, index
-        state[SEQ] += 1
+        _set(state, SEQ, _get(state, SEQ) + 1)
         if slot == UNWANTED:
-            state[FILTERED] += 1
+            _set(state, FILTERED, _get(state, FILTERED) + 1)
             continue
-        if not _row(buf, at, end, np.int64(relations.widths[slot]), state, before, after, rows):
+        if not _row(at, end, load32(relations.widths + 4 * slot), state, before, after, rows):
             return FAILED, index
         _close_row(state, slot, before, after, rows)
     return DONE, count

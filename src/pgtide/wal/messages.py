@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pgtide.errors import InvalidText, ProtocolError
 from pgtide.position import Lsn
 
+EPOCH_US = 946_684_800_000_000  # 2000-01-01, where the protocol's clock begins, in Unix time
 LAST_LSN = (1 << 63) - 1  # positions are signed in the log; no WAL gets that far
 
 

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from pgtide.log.schema import INT_LIST, TEXT_LIST
 from pgtide.wal import kernel as k
+from pgtide.wal.memory import addresses
+from pgtide.wal.messages import EPOCH_US
 
 NO_TIME = np.iinfo(np.int64).min  # committed_at of what is not a transaction
-_EPOCH_US = 946_684_800_000_000  # 2000-01-01 in Unix microseconds
 SPARE_ROWS = 256
 
 # Decoded rows: as the log's columns, with numbers for what is text there.
@@ -56,6 +57,10 @@ class Workspace:
         self.after = _side(capacity, self.room)
         self.rows = _rows(capacity, self.room)
         self.payloads: dict[int, str] = {}
+        self._locate()
+
+    def _locate(self) -> None:
+        self.addresses = addresses(self.before), addresses(self.after), addresses(self.rows)
 
     def grow_rows(self) -> None:
         """Make room for twice as many rows, keeping what is there."""
@@ -66,6 +71,7 @@ class Workspace:
         per_row: dict[str, Any] = self.rows._asdict()
         del per_row["unchanged"]
         self.rows = self.rows._replace(**{name: _grown(array) for name, array in per_row.items()})
+        self._locate()
 
     def plain_row(self, state: k.Ints, op: int, slot: int, payload: str | None) -> None:
         """Append a row that has no tuples."""
@@ -76,12 +82,16 @@ class Workspace:
         self.before.sent[row] = self.after.sent[row] = 0
         if payload is not None:
             self.payloads[row] = payload
-        k.close_row(state, slot, self.before, self.after, self.rows)
+        k.close_row(state.ctypes.data, slot, *self.addresses)
 
-    def record_batch(self, state: k.Ints) -> pa.RecordBatch:
-        """Copy the rows out as Arrow; the workspace may then be used again."""
+    def record_batch(self, state: k.Ints, *, copy: bool) -> pa.RecordBatch:
+        """The rows as Arrow; without a copy of the texts the workspace is given away."""
         n = int(state[k.ROWS])
         rows = self.rows
+        before, after = (
+            (int(state[values]), int(state[values + 1]))
+            for values in (k.BEFORE_VALUES, k.AFTER_VALUES)
+        )
         return pa.RecordBatch.from_arrays(
             [
                 pa.array(rows.lsn[:n].copy()),
@@ -90,8 +100,8 @@ class Workspace:
                 _timestamps(rows.committed_at[:n]),
                 pa.array(rows.op[:n].copy()),
                 pa.array(rows.slot[:n].copy()),
-                _texts(self.before, n, int(state[k.BEFORE_VALUES]), int(state[k.BEFORE_BYTES])),
-                _texts(self.after, n, int(state[k.AFTER_VALUES]), int(state[k.AFTER_BYTES])),
+                _texts(self.before, n, *before, copy=copy),
+                _texts(self.after, n, *after, copy=copy),
                 _indexes(rows, n, int(state[k.UNCHANGED])),
                 self._payload_column(n),
                 pa.array(rows.last[:n].view(np.bool_)),
@@ -143,7 +153,7 @@ def _xids(values: k.Ints) -> pa.Array[Any]:
 
 
 def _timestamps(values: k.Ints) -> pa.Array[Any]:
-    micros = values + _EPOCH_US
+    micros = values + EPOCH_US
     missing = values == NO_TIME
     mask = missing if missing.any() else None
     return pa.array(micros, pa.int64(), mask=mask).cast(pa.timestamp("us", tz="UTC"))
@@ -160,11 +170,12 @@ def _bits(flags: k.Bytes) -> pa.Buffer | None:
     return _buffer(np.packbits(flags, bitorder="little"))
 
 
-def _texts(side: k.Side, n: int, values: int, size: int) -> pa.Array[Any]:
+def _texts(side: k.Side, n: int, values: int, size: int, *, copy: bool) -> pa.Array[Any]:
+    offsets, data = side.offsets[: values + 1], side.data[:size]
     texts = pa.StringArray.from_buffers(
         values,
-        _buffer(side.offsets[: values + 1].copy()),
-        _buffer(side.data[:size].copy()),
+        _buffer(offsets.copy() if copy else offsets),
+        _buffer(data.copy() if copy else data),
         _bits(side.valid[:values]),
     )
     try:
