@@ -15,8 +15,8 @@ def command(ctx: typer.Context) -> int:
     """Check every precondition and say what to do.
 
     Changes nothing. Exits with 1 when a check fails; a warning (!) does not
-    count. JSON: {"ok": bool, "checks": [{"name", "level": "ok" | "warn" |
-    "fail", "message", "hint"}]}.
+    count. Exits with 3 when the source cannot be reached. JSON: {"ok": bool,
+    "checks": [{"name", "level": "ok" | "warn" | "fail", "message", "hint"}]}.
 
     \b
     Example:

@@ -14,13 +14,15 @@ from pgtide.cli.marks import print_line
 def command(ctx: typer.Context) -> int:
     """Show slot, log position and lag.
 
-    Exits with 1 when the source cannot be reached, there is no log, the slot is missing or
-    lost, or the newest thing capture did was to fail. Rates are measured for one second. JSON:
-    {"ok", "source": {"error"} or {"server_lsn", "wal_bytes_per_second"}, "slot": {"name",
-    "exists", "active", "wal_status", "retained_bytes", "safe_wal_size",
-    "seconds_to_invalidation", "confirmed", "restart"} or null, "log": {"position",
-    "lag_bytes", "lag_seconds"} or {"error"}, "capture": {"running", "gear",
-    "events_per_second", "events", "updated_at", "last_error"} or null}.
+    Exits with 3 when the source cannot be reached; with 1 when there is no log, the slot is
+    missing or lost, or capture failed, tries again or ended without saying so. Whether it runs
+    is what the server sees. Rates are measured for one second. JSON: {"ok", "source": {"error"}
+    or {"server_lsn", "wal_bytes_per_second"}, "slot": {"name", "exists", "active",
+    "active_pid", "wal_status", "retained_bytes", "safe_wal_size", "seconds_to_invalidation",
+    "confirmed", "restart"} or null, "log": {"position", "lag_bytes", "lag_seconds"} or
+    {"error"}, "capture": {"running", "pid", "gear", "events", "events_per_second",
+    "started_at", "updated_at", "last_error"} or null}. An error is {"kind", "message", "hint",
+    "exit_code"}.
 
     \b
     Example:
@@ -38,6 +40,8 @@ def command(ctx: typer.Context) -> int:
         _print_slot(status["slot"])
         _print_log(status["log"])
         _print_capture(status["capture"])
+    if error := status["source"].get("error"):
+        return int(error["exit_code"])
     return 0 if status["ok"] else 1
 
 
@@ -90,11 +94,16 @@ def _print_capture(capture: dict[str, Any] | None) -> None:
         return
     if capture["running"]:
         rate = f"{capture['events_per_second']:.0f} events/s"
-        print_line(
-            "ok", f"capture: {capture['gear']}, {rate}, {capture['events']} since it started"
-        )
+        text = f"capture: {capture['gear']}, {rate}, {capture['events']} since it started"
+        print_line("ok", text)
+    elif capture["gear"] == "waiting":
+        print_line("warn", f"capture: waiting to try again at {capture['updated_at']}")
+    elif capture["gear"] in ("stopped", "failed"):
+        text = f"capture: {capture['gear']} at {capture['updated_at']}"
+        print_line("warn", text, "Run: pgtide capture")
     else:
-        print_line("warn", f"capture: not running since {capture['updated_at']}")
+        text = f"capture: gone, last heard of at {capture['updated_at']}"
+        print_line("fail", text, "Run: pgtide capture")
     if error := capture["last_error"]:
         print_line("warn", f"last error at {error['at']}: {error['message']}", error["hint"])
 

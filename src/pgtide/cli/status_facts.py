@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
 
-from pgtide.capture.progress import FILE, LOCAL_INTERVAL_S, OBJECT_STORE_INTERVAL_S
+from pgtide.capture.progress import ENDED, FILE, LOCAL_INTERVAL_S, OBJECT_STORE_INTERVAL_S
 from pgtide.config import Config
 from pgtide.errors import PgtideError
 from pgtide.log.reader import Log
 from pgtide.log.storage import Storage
 from pgtide.position import Lsn
 from pgtide.postgres.connection import connect, translate
-from pgtide.postgres.slot import SlotState, read_slot
+from pgtide.postgres.slot import SlotState, capture_pids, read_slot
 
 SAMPLE_SECONDS = 1.0  # between the two looks that rates are taken from
-_OVERDUE = 5  # intervals without a word after which a capture counts as gone
+_OVERDUE = 5  # intervals without a word after which a capture is silent
 
 _SERVER = """
 SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
@@ -31,41 +32,51 @@ SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
 """
 
 
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What the server said; only ``facts``, with the error, when it could not be asked."""
+
+    facts: dict[str, Any]
+    slot: dict[str, Any] | None = None
+    lsn: Lsn | None = None
+    at: datetime | None = None  # its clock
+    captured: bool | None = None  # whether a capture is attached to the slot
+
+
 def gather(config: Config) -> dict[str, Any]:
     """Everything, as the documented JSON."""
-    source, slot, server, at = _source(config)
-    log = _log(config, server, at)
-    capture = _capture(config)
-    failing = capture is not None and not capture["running"] and capture["last_error"] is not None
+    source = _source(config)
+    log = _log(config, source.lsn, source.at)
+    capture = _capture(config, source.captured)
+    slot = source.slot
     ok = (
-        "error" not in source
+        "error" not in source.facts
         and "error" not in log
         and slot is not None
         and slot["exists"]
         and slot["wal_status"] != "lost"
-        and not failing
+        and (capture is None or capture["running"] or capture["gear"] == "stopped")
     )
-    return {"ok": ok, "source": source, "slot": slot, "log": log, "capture": capture}
+    return {"ok": ok, "source": source.facts, "slot": slot, "log": log, "capture": capture}
 
 
-def _source(
-    config: Config,
-) -> tuple[dict[str, Any], dict[str, Any] | None, Lsn | None, datetime | None]:
+def _source(config: Config) -> _Source:
     try:
         with connect(config.source.url.reveal(), application_name="pgtide status") as conn:
             before = Lsn.parse(_one(conn.execute(_SERVER).fetchone())[0])
             began = time.monotonic()
             time.sleep(SAMPLE_SECONDS)
             text, at = _one(conn.execute(_SERVER).fetchone())
-            rate = (Lsn.parse(text) - before) / (time.monotonic() - began)
+            now = Lsn.parse(text)
+            rate = (now - before) / (time.monotonic() - began)
             slot = read_slot(conn, config.source.slot)
+            captured = bool(capture_pids(conn, config.source.slot))
     except psycopg.Error as exc:
-        return {"error": _error(translate(exc))}, None, None, None
+        return _Source({"error": _error(translate(exc))})
     except PgtideError as exc:
-        return {"error": _error(exc)}, None, None, None
-    server = Lsn.parse(text)
+        return _Source({"error": _error(exc)})
     facts = {"server_lsn": text, "wal_bytes_per_second": round(rate, 1)}
-    return facts, _slot(slot, rate), server, at
+    return _Source(facts, _slot(slot, rate), now, at, captured)
 
 
 def _one(row: tuple[Any, ...] | None) -> tuple[Any, ...]:
@@ -112,7 +123,12 @@ def _seconds_behind(log: Log, at: datetime | None) -> float | None:
     return round(max(0.0, (at - known).total_seconds()), 3)
 
 
-def _capture(config: Config) -> dict[str, Any] | None:
+def _capture(config: Config, attached: bool | None) -> dict[str, Any] | None:
+    """What capture last said of itself; whether it runs is what the server sees.
+
+    A process that was killed says nothing, and its last word stays. Only when the
+    server cannot be asked does it count as running for as long as that word is fresh.
+    """
     storage = Storage(config.log.path, config.log.storage)
     try:
         content = storage.read(FILE)
@@ -123,13 +139,19 @@ def _capture(config: Config) -> dict[str, Any] | None:
     fields: dict[str, Any] = json.loads(content)
     interval = LOCAL_INTERVAL_S if storage.local is not None else OBJECT_STORE_INTERVAL_S
     silent = datetime.now(UTC) - datetime.fromisoformat(fields["updated_at"])
+    fresh = silent.total_seconds() < _OVERDUE * interval
+    running = attached if attached is not None else fresh and fields["gear"] not in ENDED
     wanted = ("gear", "events", "events_per_second", "started_at", "updated_at", "last_error")
-    running = fields.get("gear") != "stopped" and silent.total_seconds() < _OVERDUE * interval
     return {"running": running, "pid": fields["pid"], **{name: fields[name] for name in wanted}}
 
 
-def _error(exc: PgtideError) -> dict[str, str]:
-    return {"kind": type(exc).__name__, "message": exc.message, "hint": exc.hint}
+def _error(exc: PgtideError) -> dict[str, Any]:
+    return {
+        "kind": type(exc).__name__,
+        "message": exc.message,
+        "hint": exc.hint,
+        "exit_code": exc.exit_code,
+    }
 
 
 def _text(lsn: Lsn | None) -> str | None:
