@@ -21,7 +21,7 @@ demo: setup  ## Watch changes of a small shop arrive, without any set-up
 	$(BIN)/pgtide demo
 
 test: lint  ## Lint, type check and run the fast tests
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 -m "not slow"
 
 test-slow: .venv/.installed-dev  ## Run all tests: crashes, big transactions, each Postgres release
 	$(BIN)/python -m pytest -rs
