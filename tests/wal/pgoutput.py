@@ -13,8 +13,9 @@ import numpy as np
 
 from pgtide.log.event import UNCHANGED, Value
 from pgtide.position import Lsn
-from pgtide.wal.decoder import Chunk, LoggedMessage, Slot
+from pgtide.wal.decoder import Chunk, LoggedMessage
 from pgtide.wal.messages import LogicalMessage, Relation, TypeName
+from pgtide.wal.relations import Slot
 
 OWN_PREFIX = "pgtide.own"  # messages that the catalog below takes for pgtide's own
 

@@ -23,7 +23,8 @@ from pgtide.capture.faults import fault
 from pgtide.log.schema import FILE_SCHEMA, OPS
 from pgtide.log.writer import LogWriter
 from pgtide.position import Lsn
-from pgtide.wal.decoder import Decoded, Slot
+from pgtide.wal.decoder import Decoded
+from pgtide.wal.relations import Slot
 
 _Part: TypeAlias = "Future[list[AddAction]]"
 _OP_NAMES = pa.array(OPS, pa.string())

@@ -23,8 +23,9 @@ from pgtide.position import Lsn
 from pgtide.postgres.catalog import selects
 from pgtide.postgres.ddl_trigger import PREFIX, SPACER_PREFIX
 from pgtide.shape import Column, Shape
-from pgtide.wal.decoder import LoggedMessage, Slot
+from pgtide.wal.decoder import LoggedMessage
 from pgtide.wal.messages import LogicalMessage, Relation, RelationColumn, TypeName
+from pgtide.wal.relations import NO_TABLE, Slot
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +118,7 @@ class TableCatalog:
             self.counters.filtered_ddl += 1
             return None
         # DDL that is not a table's own (a type, a function, a schema) is always logged.
-        slot = Slot(wanted[0].schema, wanted[0].table) if wanted else Slot(None, None)
+        slot = Slot(wanted[0].schema, wanted[0].table) if wanted else NO_TABLE
         return LoggedMessage("ddl", json.dumps(payload), slot, self._again(command.layouts))
 
     def _again(self, layouts: Iterable[Shape]) -> tuple[Relation, ...]:

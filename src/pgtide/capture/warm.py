@@ -13,8 +13,9 @@ import numpy as np
 
 from pgtide.capture import libpq
 from pgtide.position import Lsn
-from pgtide.wal.decoder import Chunk, Decoder, LoggedMessage, Slot
+from pgtide.wal.decoder import Chunk, Decoder, LoggedMessage
 from pgtide.wal.messages import LogicalMessage, Relation, TypeName
+from pgtide.wal.relations import Slot
 
 
 class _NoTables:

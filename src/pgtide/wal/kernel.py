@@ -16,11 +16,9 @@ protocol version 1 with text values.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import numpy as np
-from numpy.typing import NDArray
 
+from pgtide.wal import layout as f
 from pgtide.wal.memory import (
     compiled,
     copy_bytes,
@@ -36,96 +34,6 @@ from pgtide.wal.memory import (
     store64,
 )
 
-# Slots of the state vector, which lives across chunks.
-LSN = 0  # commit LSN of the open transaction
-XID = 1
-COMMITTED_AT = 2  # microseconds since 2000-01-01
-SEQ = 3  # next index inside the open transaction
-IN_TRANSACTION = 4
-SKIP = 5  # 1: the open transaction is in the log already
-EMITTED = 6  # rows of the open transaction emitted in earlier chunks
-RESUME = 7  # V: what ends at or before this LSN is in the log
-END = 8  # end LSN of the last committed transaction
-PATCH = 9  # 1: the row kept back from the previous chunk was its transaction's last
-ROWS = 10  # rows in the outputs
-COMPLETE = 11  # rows in the outputs that belong to committed transactions
-BEFORE_VALUES = 12
-BEFORE_BYTES = 13
-AFTER_VALUES = 14
-AFTER_BYTES = 15
-UNCHANGED = 16
-ERROR = 17
-FILTERED = 18  # rows of tables that the configuration leaves out
-EMITTED_HERE = 19  # rows of the open transaction emitted in this chunk
-STATE_SIZE = 20
-
-# Why decode_rows returned.
-DONE = 0
-OTHER_MESSAGE = 1
-FAILED = 2
-ROOM = 3
-
-# Values of ERROR.
-TRUNCATED = 1
-BAD_TUPLE = 2
-UNKNOWN_RELATION = 3
-COLUMN_COUNT = 4
-OUTSIDE_TRANSACTION = 5
-INSIDE_TRANSACTION = 6
-BAD_COMMIT = 7
-BAD_KIND = 8
-TRAILING = 9
-VALUE_KIND = 10
-IMPOSSIBLE = 11
-
-# Codes of the op column, indexes into pgtide.log.schema.OPS.
-INSERT = 0
-UPDATE = 1
-DELETE = 2
-
-# Commit times that are dates: year 1 to 9999, in microseconds since 2000-01-01.
-FIRST_TIME = -63_082_281_600_000_000
-LAST_TIME = 252_455_616_000_000_000
-
-UNWANTED = -2  # slot value: the table is left out by configuration
-ABSENT = -1  # slot value: no such relation
-HASH_FACTOR = 0x9E3779B1
-
-Bytes = NDArray[np.uint8]
-Ints = NDArray[np.int64]
-
-
-class Relations(NamedTuple):
-    """Relation oid to slot, open addressing; a slot's number of columns."""
-
-    keys: Any  # int64
-    slots: Any  # int32
-    widths: Any  # int32
-
-
-class Side(NamedTuple):
-    """One of before and after: lists of texts in Arrow's layout."""
-
-    rows: Any  # int32: list offsets, one more than rows
-    sent: Any  # uint8, 1: the list is there
-    offsets: Any  # int32: text offsets, one more than values
-    valid: Any  # uint8
-    data: Any  # uint8
-
-
-class Rows(NamedTuple):
-    """The columns that are not lists of texts."""
-
-    op: Any  # uint8
-    slot: Any  # int32
-    lsn: Any  # int64
-    seq: Any  # int64
-    xid: Any  # int64
-    committed_at: Any  # int64
-    last: Any  # uint8
-    unchanged_rows: Any  # int32: list offsets
-    unchanged: Any  # int32
-
 
 @inlined
 def _get(state: int, field: int) -> int:
@@ -138,46 +46,46 @@ def _set(state: int, field: int, value: int) -> None:
 
 
 @inlined
-def _find_slot(relations: Relations, mask: int, oid: int) -> int:
+def _find_slot(relations: f.Relations, mask: int, oid: int) -> int:
     """The slot of a relation in the open-addressing table, or ABSENT."""
-    at = (oid * HASH_FACTOR) & mask
+    at = (oid * f.HASH_FACTOR) & mask
     key = load64(relations.keys + 8 * at)
     while key != 0:
         if key == oid:
             return load32(relations.slots + 4 * at)
         at = (at + 1) & mask
         key = load64(relations.keys + 8 * at)
-    return ABSENT
+    return f.ABSENT
 
 
 @inlined
 def _tuple(
-    at: int, end: int, columns: int, state: int, values_at: int, side: Side, unchanged: int
+    at: int, end: int, columns: int, state: int, values_at: int, side: f.Side, unchanged: int
 ) -> int:
     """Append one TupleData to a side; returns where it ends, or -1 with ERROR set."""
     if at + 2 > end:
-        _set(state, ERROR, TRUNCATED)
+        _set(state, f.ERROR, f.TRUNCATED)
         return -1
     if load16_be(at) != columns:
-        _set(state, ERROR, COLUMN_COUNT)
+        _set(state, f.ERROR, f.COLUMN_COUNT)
         return -1
     at += 2
     count = _get(state, values_at)
     used = _get(state, values_at + 1)
     for index in range(columns):
         if at >= end:
-            _set(state, ERROR, TRUNCATED)
+            _set(state, f.ERROR, f.TRUNCATED)
             return -1
         kind = load8(at)
         at += 1
         if kind == 116:  # t: text
             if at + 4 > end:
-                _set(state, ERROR, TRUNCATED)
+                _set(state, f.ERROR, f.TRUNCATED)
                 return -1
             size = load32_be(at)
             at += 4
             if size > end - at:
-                _set(state, ERROR, TRUNCATED)
+                _set(state, f.ERROR, f.TRUNCATED)
                 return -1
             copy_bytes(side.data + used, at, size)
             used += size
@@ -187,11 +95,11 @@ def _tuple(
             store8(side.valid + count, 0)
         elif kind == 117:  # u: unchanged TOAST, not sent
             store8(side.valid + count, 0)
-            if values_at == AFTER_VALUES:
-                store32(unchanged + 4 * _get(state, UNCHANGED), index)
-                _set(state, UNCHANGED, _get(state, UNCHANGED) + 1)
+            if values_at == f.AFTER_VALUES:
+                store32(unchanged + 4 * _get(state, f.UNCHANGED), index)
+                _set(state, f.UNCHANGED, _get(state, f.UNCHANGED) + 1)
         else:
-            _set(state, ERROR, VALUE_KIND)
+            _set(state, f.ERROR, f.VALUE_KIND)
             return -1
         count += 1
         store32(side.offsets + 4 * count, used)
@@ -203,120 +111,120 @@ def _tuple(
 @inlined
 def _begin(at: int, end: int, state: int) -> bool:
     if end - at != 21:
-        _set(state, ERROR, TRUNCATED)
+        _set(state, f.ERROR, f.TRUNCATED)
         return False
-    if _get(state, IN_TRANSACTION) != 0:
-        _set(state, ERROR, INSIDE_TRANSACTION)
+    if _get(state, f.IN_TRANSACTION) != 0:
+        _set(state, f.ERROR, f.INSIDE_TRANSACTION)
         return False
     lsn = load64_be(at + 1)
     committed_at = load64_be(at + 9)
-    if lsn <= 0 or not FIRST_TIME <= committed_at < LAST_TIME:
-        _set(state, ERROR, IMPOSSIBLE)
+    if lsn <= 0 or not f.FIRST_TIME <= committed_at < f.LAST_TIME:
+        _set(state, f.ERROR, f.IMPOSSIBLE)
         return False
-    _set(state, LSN, lsn)
-    _set(state, COMMITTED_AT, committed_at)
-    _set(state, XID, load32_be(at + 17))
-    _set(state, SEQ, 0)
-    _set(state, EMITTED, 0)
-    _set(state, EMITTED_HERE, 0)
-    _set(state, IN_TRANSACTION, 1)
+    _set(state, f.LSN, lsn)
+    _set(state, f.COMMITTED_AT, committed_at)
+    _set(state, f.XID, load32_be(at + 17))
+    _set(state, f.SEQ, 0)
+    _set(state, f.EMITTED, 0)
+    _set(state, f.EMITTED_HERE, 0)
+    _set(state, f.IN_TRANSACTION, 1)
     # A commit record that starts before V ends at or before it: V is a record boundary.
-    _set(state, SKIP, 1 if lsn < _get(state, RESUME) else 0)
+    _set(state, f.SKIP, 1 if lsn < _get(state, f.RESUME) else 0)
     return True
 
 
 @inlined
 def _commit(at: int, end: int, state: int, last: int) -> bool:
     if end - at != 26:
-        _set(state, ERROR, TRUNCATED)
+        _set(state, f.ERROR, f.TRUNCATED)
         return False
-    if _get(state, IN_TRANSACTION) == 0:
-        _set(state, ERROR, OUTSIDE_TRANSACTION)
+    if _get(state, f.IN_TRANSACTION) == 0:
+        _set(state, f.ERROR, f.OUTSIDE_TRANSACTION)
         return False
-    lsn = _get(state, LSN)
+    lsn = _get(state, f.LSN)
     end_lsn = load64_be(at + 10)
-    skipped = _get(state, SKIP) == 1
+    skipped = _get(state, f.SKIP) == 1
     if load64_be(at + 2) != lsn or end_lsn <= lsn:
-        _set(state, ERROR, BAD_COMMIT)
+        _set(state, f.ERROR, f.BAD_COMMIT)
         return False
-    if skipped != (end_lsn <= _get(state, RESUME)):
-        _set(state, ERROR, BAD_COMMIT)
+    if skipped != (end_lsn <= _get(state, f.RESUME)):
+        _set(state, f.ERROR, f.BAD_COMMIT)
         return False
-    _set(state, IN_TRANSACTION, 0)
+    _set(state, f.IN_TRANSACTION, 0)
     if skipped:
         return True
-    if _get(state, EMITTED_HERE) > 0:
-        store8(last + _get(state, ROWS) - 1, 1)
-    elif _get(state, EMITTED) > 0:
-        _set(state, PATCH, 1)
-    _set(state, COMPLETE, _get(state, ROWS))
-    _set(state, END, end_lsn)
+    if _get(state, f.EMITTED_HERE) > 0:
+        store8(last + _get(state, f.ROWS) - 1, 1)
+    elif _get(state, f.EMITTED) > 0:
+        _set(state, f.PATCH, 1)
+    _set(state, f.COMPLETE, _get(state, f.ROWS))
+    _set(state, f.END, end_lsn)
     return True
 
 
 @inlined
 def _row(
-    at: int, end: int, columns: int, state: int, before: Side, after: Side, rows: Rows
+    at: int, end: int, columns: int, state: int, before: f.Side, after: f.Side, rows: f.Rows
 ) -> bool:
     """Append the tuples of one Insert, Update or Delete message as row ``ROWS``."""
-    row = _get(state, ROWS)
+    row = _get(state, f.ROWS)
     kind = load8(at)
     part = load8(at + 5)
     at += 6
     old = new = 0
     if part == 75 or part == 79:  # K, O: the old key or the old row
         if kind == 73:
-            _set(state, ERROR, BAD_KIND)
+            _set(state, f.ERROR, f.BAD_KIND)
             return False
-        at = _tuple(at, end, columns, state, BEFORE_VALUES, before, rows.unchanged)
+        at = _tuple(at, end, columns, state, f.BEFORE_VALUES, before, rows.unchanged)
         if at < 0:
             return False
         old = 1
         if kind == 85:
             if at >= end:
-                _set(state, ERROR, TRUNCATED)
+                _set(state, f.ERROR, f.TRUNCATED)
                 return False
             part = load8(at)
             at += 1
     if kind != 68:
         if part != 78:  # N: the new row
-            _set(state, ERROR, BAD_KIND)
+            _set(state, f.ERROR, f.BAD_KIND)
             return False
-        at = _tuple(at, end, columns, state, AFTER_VALUES, after, rows.unchanged)
+        at = _tuple(at, end, columns, state, f.AFTER_VALUES, after, rows.unchanged)
         if at < 0:
             return False
         new = 1
     elif old == 0:
-        _set(state, ERROR, BAD_KIND)
+        _set(state, f.ERROR, f.BAD_KIND)
         return False
     if at != end:
-        _set(state, ERROR, TRAILING)
+        _set(state, f.ERROR, f.TRAILING)
         return False
     store8(before.sent + row, old)
     store8(after.sent + row, new)
-    store8(rows.op + row, INSERT if kind == 73 else (UPDATE if kind == 85 else DELETE))
+    store8(rows.op + row, f.INSERT if kind == 73 else (f.UPDATE if kind == 85 else f.DELETE))
     return True
 
 
 @inlined
-def _close_row(state: int, slot: int, before: Side, after: Side, rows: Rows) -> None:
+def _close_row(state: int, slot: int, before: f.Side, after: f.Side, rows: f.Rows) -> None:
     """Fill what every row has and count it; its op and tuples are already in place."""
-    row = _get(state, ROWS)
+    row = _get(state, f.ROWS)
     store32(rows.slot + 4 * row, slot)
-    store64(rows.lsn + 8 * row, _get(state, LSN))
-    store64(rows.seq + 8 * row, _get(state, SEQ) - 1)
-    store64(rows.xid + 8 * row, _get(state, XID))
-    store64(rows.committed_at + 8 * row, _get(state, COMMITTED_AT))
+    store64(rows.lsn + 8 * row, _get(state, f.LSN))
+    store64(rows.seq + 8 * row, _get(state, f.SEQ) - 1)
+    store64(rows.xid + 8 * row, _get(state, f.XID))
+    store64(rows.committed_at + 8 * row, _get(state, f.COMMITTED_AT))
     store8(rows.last + row, 0)
-    store32(before.rows + 4 * (row + 1), _get(state, BEFORE_VALUES))
-    store32(after.rows + 4 * (row + 1), _get(state, AFTER_VALUES))
-    store32(rows.unchanged_rows + 4 * (row + 1), _get(state, UNCHANGED))
-    _set(state, ROWS, row + 1)
-    _set(state, EMITTED_HERE, _get(state, EMITTED_HERE) + 1)
+    store32(before.rows + 4 * (row + 1), _get(state, f.BEFORE_VALUES))
+    store32(after.rows + 4 * (row + 1), _get(state, f.AFTER_VALUES))
+    store32(rows.unchanged_rows + 4 * (row + 1), _get(state, f.UNCHANGED))
+    _set(state, f.ROWS, row + 1)
+    _set(state, f.EMITTED_HERE, _get(state, f.EMITTED_HERE) + 1)
 
 
 @compiled
-def close_row(state: int, slot: int, before: Side, after: Side, rows: Rows) -> None:
+def close_row(state: int, slot: int, before: f.Side, after: f.Side, rows: f.Rows) -> None:
     """The same for rows that do not come from the kernel."""
     _close_row(state, slot, before, after, rows)
 
@@ -324,50 +232,50 @@ def close_row(state: int, slot: int, before: Side, after: Side, rows: Rows) -> N
 @compiled
 def decode_rows(
     buf: int, starts: int, ends: int, first: int, count: int, state: int,
-    relations: Relations, mask: int, before: Side, after: Side, rows: Rows, room: int,
+    relations: f.Relations, mask: int, before: f.Side, after: f.Side, rows: f.Rows, room: int,
 ) -> tuple[int, int]:  # fmt: skip
     """Decode messages [first, count); returns (why it stopped, index of the message there)."""
     cached_oid = np.int64(-1)
-    slot = np.int64(ABSENT)
+    slot = np.int64(f.ABSENT)
     for index in range(first, count):
         at = buf + load64(starts + 8 * index)
         end = buf + load64(ends + 8 * index)
         if at >= end:
-            _set(state, ERROR, TRUNCATED)
-            return FAILED, index
+            _set(state, f.ERROR, f.TRUNCATED)
+            return f.FAILED, index
         kind = load8(at)
         if kind == 66:  # B
             if not _begin(at, end, state):
-                return FAILED, index
+                return f.FAILED, index
             continue
         if kind == 67:  # C
             if not _commit(at, end, state, rows.last):
-                return FAILED, index
+                return f.FAILED, index
             continue
         if kind != 73 and kind != 85 and kind != 68:  # not I, U, D
-            return OTHER_MESSAGE, index
+            return f.OTHER_MESSAGE, index
         if end - at < 6:
-            _set(state, ERROR, TRUNCATED)
-            return FAILED, index
-        if _get(state, IN_TRANSACTION) == 0:
-            _set(state, ERROR, OUTSIDE_TRANSACTION)
-            return FAILED, index
-        if _get(state, SKIP) == 1:
+            _set(state, f.ERROR, f.TRUNCATED)
+            return f.FAILED, index
+        if _get(state, f.IN_TRANSACTION) == 0:
+            _set(state, f.ERROR, f.OUTSIDE_TRANSACTION)
+            return f.FAILED, index
+        if _get(state, f.SKIP) == 1:
             continue
-        if _get(state, ROWS) >= room:
-            return ROOM, index
+        if _get(state, f.ROWS) >= room:
+            return f.ROOM, index
         oid = load32_be(at + 1)
         if oid != cached_oid:
             slot = _find_slot(relations, mask, oid)
             cached_oid = oid
-        if slot == ABSENT:
-            _set(state, ERROR, UNKNOWN_RELATION)
-            return FAILED, index
-        _set(state, SEQ, _get(state, SEQ) + 1)
-        if slot == UNWANTED:
-            _set(state, FILTERED, _get(state, FILTERED) + 1)
+        if slot == f.ABSENT:
+            _set(state, f.ERROR, f.UNKNOWN_RELATION)
+            return f.FAILED, index
+        _set(state, f.SEQ, _get(state, f.SEQ) + 1)
+        if slot == f.UNWANTED:
+            _set(state, f.FILTERED, _get(state, f.FILTERED) + 1)
             continue
         if not _row(at, end, load32(relations.widths + 4 * slot), state, before, after, rows):
-            return FAILED, index
+            return f.FAILED, index
         _close_row(state, slot, before, after, rows)
-    return DONE, count
+    return f.DONE, count

@@ -14,7 +14,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pgtide.log.schema import INT_LIST, TEXT_LIST
-from pgtide.wal import kernel as k
+from pgtide.wal import kernel
+from pgtide.wal import layout as f
 from pgtide.wal.memory import addresses
 from pgtide.wal.messages import EPOCH_US
 
@@ -66,31 +67,31 @@ class Workspace:
         """Make room for twice as many rows, keeping what is there."""
         self.room *= 2
         for name in ("before", "after"):
-            side: k.Side = getattr(self, name)
+            side: f.Side = getattr(self, name)
             setattr(self, name, side._replace(rows=_grown(side.rows), sent=_grown(side.sent)))
         per_row: dict[str, Any] = self.rows._asdict()
         del per_row["unchanged"]
         self.rows = self.rows._replace(**{name: _grown(array) for name, array in per_row.items()})
         self._locate()
 
-    def plain_row(self, state: k.Ints, op: int, slot: int, payload: str | None) -> None:
+    def plain_row(self, state: f.Ints, op: int, slot: int, payload: str | None) -> None:
         """Append a row that has no tuples."""
-        row = int(state[k.ROWS])
+        row = int(state[f.ROWS])
         if row >= self.room:
             self.grow_rows()
         self.rows.op[row] = op
         self.before.sent[row] = self.after.sent[row] = 0
         if payload is not None:
             self.payloads[row] = payload
-        k.close_row(state.ctypes.data, slot, *self.addresses)
+        kernel.close_row(state.ctypes.data, slot, *self.addresses)
 
-    def record_batch(self, state: k.Ints, *, copy: bool) -> pa.RecordBatch:
+    def record_batch(self, state: f.Ints, *, copy: bool) -> pa.RecordBatch:
         """The rows as Arrow; without a copy of the texts the workspace is given away."""
-        n = int(state[k.ROWS])
+        n = int(state[f.ROWS])
         rows = self.rows
         before, after = (
             (int(state[values]), int(state[values + 1]))
-            for values in (k.BEFORE_VALUES, k.AFTER_VALUES)
+            for values in (f.BEFORE_VALUES, f.AFTER_VALUES)
         )
         return pa.RecordBatch.from_arrays(
             [
@@ -102,7 +103,7 @@ class Workspace:
                 pa.array(rows.slot[:n].copy()),
                 _texts(self.before, n, *before, copy=copy),
                 _texts(self.after, n, *after, copy=copy),
-                _indexes(rows, n, int(state[k.UNCHANGED])),
+                _indexes(rows, n, int(state[f.UNCHANGED])),
                 self._payload_column(n),
                 pa.array(rows.last[:n].view(np.bool_)),
             ],
@@ -115,20 +116,20 @@ class Workspace:
         return pa.array([self.payloads.get(row) for row in range(n)], pa.string())
 
 
-def _side(capacity: int, room: int) -> k.Side:
+def _side(capacity: int, room: int) -> f.Side:
     # rows[0] and offsets[0] are the zeros that Arrow's offset arrays begin with.
     rows, offsets = np.empty(room + 1, np.int32), np.empty(capacity + 1, np.int32)
     rows[0] = offsets[0] = 0
-    return k.Side(
+    return f.Side(
         rows, np.empty(room, np.uint8), offsets,
         np.empty(capacity, np.uint8), np.empty(capacity, np.uint8),
     )  # fmt: skip
 
 
-def _rows(capacity: int, room: int) -> k.Rows:
+def _rows(capacity: int, room: int) -> f.Rows:
     offsets = np.empty(room + 1, np.int32)
     offsets[0] = 0
-    return k.Rows(
+    return f.Rows(
         op=np.empty(room, np.uint8),
         slot=np.empty(room, np.int32),
         lsn=np.empty(room, np.int64),
@@ -147,12 +148,12 @@ def _grown(array: NDArray[Any]) -> NDArray[Any]:
     return bigger
 
 
-def _xids(values: k.Ints) -> pa.Array[Any]:
+def _xids(values: f.Ints) -> pa.Array[Any]:
     missing = values == 0  # no transaction
     return pa.array(values.copy(), mask=missing if missing.any() else None)
 
 
-def _timestamps(values: k.Ints) -> pa.Array[Any]:
+def _timestamps(values: f.Ints) -> pa.Array[Any]:
     micros = values + EPOCH_US
     missing = values == NO_TIME
     mask = missing if missing.any() else None
@@ -163,14 +164,14 @@ def _buffer(array: NDArray[Any]) -> pa.Buffer:
     return pa.py_buffer(array.data)
 
 
-def _bits(flags: k.Bytes) -> pa.Buffer | None:
+def _bits(flags: f.Bytes) -> pa.Buffer | None:
     """A validity bitmap, None when everything is valid."""
     if flags.all():
         return None
     return _buffer(np.packbits(flags, bitorder="little"))
 
 
-def _texts(side: k.Side, n: int, values: int, size: int, *, copy: bool) -> pa.Array[Any]:
+def _texts(side: f.Side, n: int, values: int, size: int, *, copy: bool) -> pa.Array[Any]:
     offsets, data = side.offsets[: values + 1], side.data[:size]
     texts = pa.StringArray.from_buffers(
         values,
@@ -190,7 +191,7 @@ def _texts(side: k.Side, n: int, values: int, size: int, *, copy: bool) -> pa.Ar
     )
 
 
-def _first_invalid(side: k.Side, n: int) -> int:
+def _first_invalid(side: f.Side, n: int) -> int:
     """The first row with a value that is not UTF-8."""
     for row in range(n):
         for value in range(side.rows[row], side.rows[row + 1]):
@@ -201,7 +202,7 @@ def _first_invalid(side: k.Side, n: int) -> int:
     raise AssertionError("Arrow and Python agree on what UTF-8 is")
 
 
-def _indexes(rows: k.Rows, n: int, count: int) -> pa.Array[Any]:
+def _indexes(rows: f.Rows, n: int, count: int) -> pa.Array[Any]:
     if count == 0:
         return pa.nulls(n, INT_LIST)
     offsets = rows.unchanged_rows[: n + 1].copy()
