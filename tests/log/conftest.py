@@ -80,7 +80,7 @@ class SmallLog:
         They count as logged when the last of them was committed, unless it is said.
         """
         table = make_rows(rows)
-        committed: list[datetime] = table.column("committed_at").drop_null().to_pylist()
+        committed: list[Any] = table.column("committed_at").drop_null().to_pylist()
         at = logged_at or [NOON, *committed][-1]
         parts = [
             replace(part, modification_time=int(at.timestamp() * 1000))
