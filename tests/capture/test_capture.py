@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-
 import psycopg
 import pytest
 
@@ -453,10 +451,7 @@ def test_changes_that_came_from_elsewhere(make_captured: MakeCaptured) -> None:
 def test_bytes_that_are_no_text_stop_the_capture(
     make_captured: MakeCaptured, server: Server
 ) -> None:
-    database = Database(server, f"ascii_{secrets.token_hex(4)}")
-    Database(server, "postgres").execute(
-        f"CREATE DATABASE {database.name} ENCODING 'SQL_ASCII' TEMPLATE template0"
-    )
+    database = Database.create(server, "SQL_ASCII")
     try:
         captured = make_captured(database)
         captured.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import shutil
 
 import pytest
@@ -183,10 +182,7 @@ def test_bytes_that_are_no_text_in_names_and_prefixes(
     make_captured: MakeCaptured, server: Server
 ) -> None:
     """The hint fits what cannot be sent."""
-    database = Database(server, f"ascii_{secrets.token_hex(4)}")
-    Database(server, "postgres").execute(
-        f"CREATE DATABASE {database.name} ENCODING 'SQL_ASCII' TEMPLATE template0"
-    )
+    database = Database.create(server, "SQL_ASCII")
     try:
         name = "DO $$ BEGIN EXECUTE 'CREATE TABLE x' || E'\\377' || ' (id int PRIMARY KEY)'; END $$"
         database.execute(name)

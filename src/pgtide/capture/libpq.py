@@ -24,12 +24,14 @@ from pgtide.errors import EnvironmentMissing
 from pgtide.wal.memory import (
     compiled,
     copy_bytes,
+    get_field,
     inlined,
     load8,
     load16_be,
     load32_be,
     load64,
     load64_be,
+    set_field,
     store64,
 )
 
@@ -129,24 +131,14 @@ def _sleep(typingctx: Any, address: Any, microseconds: Any) -> Any:
 
 
 @inlined
-def _get(state: int, field: int) -> int:
-    return load64(state + 8 * field)
-
-
-@inlined
-def _set(state: int, field: int, value: int) -> None:
-    store64(state + 8 * field, value)
-
-
-@inlined
 def _register(buf: int, start: int, end: int, starts: int, ends: int, state: int) -> None:
     """Count one message of the plugin's, which is in the buffer."""
-    count = _get(state, COUNT)
+    count = get_field(state, COUNT)
     store64(starts + 8 * count, start - buf)
     store64(ends + 8 * count, end - buf)
-    _set(state, COUNT, count + 1)
-    _set(state, TOTAL, _get(state, TOTAL) + 1)
-    _set(state, USED, end - buf)
+    set_field(state, COUNT, count + 1)
+    set_field(state, TOTAL, get_field(state, TOTAL) + 1)
+    set_field(state, USED, end - buf)
 
 
 @inlined
@@ -159,9 +151,9 @@ def _streamed(buf: int, at: int, size: int, starts: int, ends: int, state: int) 
         _register(buf, at + _XLOG_HEADER_BYTES, at + size, starts, ends, state)
         return True
     if kind == 107 and size == _KEEPALIVE_BYTES:  # k: keep-alive
-        _set(state, KEEPALIVE, load64_be(at + 1))
+        set_field(state, KEEPALIVE, load64_be(at + 1))
         if load8(at + 17) == 1:
-            _set(state, REPLY, 1)
+            set_field(state, REPLY, 1)
         return True
     return False
 
@@ -170,7 +162,7 @@ def _streamed(buf: int, at: int, size: int, starts: int, ends: int, state: int) 
 def _copied(buf: int, at: int, size: int, starts: int, ends: int, state: int) -> bool:
     """Register one row of a binary COPY of a single bytea column."""
     end = at + size
-    if _get(state, HEADER) == 1:
+    if get_field(state, HEADER) == 1:
         if size < _COPY_HEADER_BYTES:
             return False
         if load64_be(at) != _COPY_HEADER_1 or load64_be(at + 8) != _COPY_HEADER_2:
@@ -178,7 +170,7 @@ def _copied(buf: int, at: int, size: int, starts: int, ends: int, state: int) ->
         if load32_be(at + 15) != 0:
             return False
         at += _COPY_HEADER_BYTES
-        _set(state, HEADER, 0)
+        set_field(state, HEADER, 0)
         if at == end:
             return True
     if end - at < 2:
@@ -203,19 +195,19 @@ def drain(
     the rest: while they keep coming we sleep between two looks, up to ``naps`` times.
     """
     consumed = False
-    seen = _get(state, COUNT)
-    while _get(state, COUNT) < room:
-        pointer = _get(state, PENDING)
+    seen = get_field(state, COUNT)
+    while get_field(state, COUNT) < room:
+        pointer = get_field(state, PENDING)
         if pointer != 0:
-            size = _get(state, PENDING_SIZE)
+            size = get_field(state, PENDING_SIZE)
         else:
             size = _get_copy_data(get, conn, cell)
             if size == 0:
                 if consumed:
-                    if naps <= 0 or _get(state, COUNT) == seen:
+                    if naps <= 0 or get_field(state, COUNT) == seen:
                         return WOULD_BLOCK
                     naps -= 1
-                    seen = _get(state, COUNT)
+                    seen = get_field(state, COUNT)
                     _sleep(sleep, NAP_US)
                 if _consume_input(consume, conn) == 0:
                     return BROKEN
@@ -227,14 +219,14 @@ def drain(
                 return BROKEN
             pointer = load64(cell)
         consumed = False
-        used = _get(state, USED)
+        used = get_field(state, USED)
         if used + size > capacity:
-            _set(state, PENDING, pointer)
-            _set(state, PENDING_SIZE, size)
+            set_field(state, PENDING, pointer)
+            set_field(state, PENDING_SIZE, size)
             return FULL
         copy_bytes(buf + used, pointer, size)
         _free(free, pointer)
-        _set(state, PENDING, 0)
+        set_field(state, PENDING, 0)
         if streaming:
             good = _streamed(buf, buf + used, size, starts, ends, state)
         else:

@@ -13,6 +13,7 @@ from pgtide.errors import LogError, LogMissing
 
 if TYPE_CHECKING:
     from pgtide.config import Config
+    from pgtide.position import Lsn
     from pgtide.postgres.setup import InitResult
 
 
@@ -67,23 +68,28 @@ def _create_log(config: Config, result: InitResult, *, exists: bool) -> bool:
             detail="A log can only begin together with its slot.",
             hint="Correct log.path, or start over: pgtide destroy --yes && pgtide init",
         )
-    from pgtide.log.writer import create_log
-
     try:
-        create_log(
-            config.log.path,
-            config.log.storage,
-            system_identifier=result.system_identifier,
-            database=result.database,
-            slot=result.slot,
-            start=result.consistent_point,
-            timeline=result.timeline,
-            baseline=result.baseline or (),
-        )
+        begin_log(config, result, result.consistent_point)
     except BaseException:
         _drop_slot(config, result.slot)
         raise
     return True
+
+
+def begin_log(config: Config, result: InitResult, start: Lsn) -> None:
+    """Make an empty log of the source that was set up."""
+    from pgtide.log.writer import create_log
+
+    create_log(
+        config.log.path,
+        config.log.storage,
+        system_identifier=result.system_identifier,
+        database=result.database,
+        slot=result.slot,
+        start=start,
+        timeline=result.timeline,
+        baseline=result.baseline or (),
+    )
 
 
 def _drop_slot(config: Config, slot: str) -> None:

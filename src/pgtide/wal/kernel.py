@@ -22,6 +22,7 @@ from pgtide.wal import layout as f
 from pgtide.wal.memory import (
     compiled,
     copy_bytes,
+    get_field,
     inlined,
     load8,
     load16_be,
@@ -29,20 +30,11 @@ from pgtide.wal.memory import (
     load32_be,
     load64,
     load64_be,
+    set_field,
     store8,
     store32,
     store64,
 )
-
-
-@inlined
-def _get(state: int, field: int) -> int:
-    return load64(state + 8 * field)
-
-
-@inlined
-def _set(state: int, field: int, value: int) -> None:
-    store64(state + 8 * field, value)
 
 
 @inlined
@@ -64,28 +56,28 @@ def _tuple(
 ) -> int:
     """Append one TupleData to a side; returns where it ends, or -1 with ERROR set."""
     if at + 2 > end:
-        _set(state, f.ERROR, f.TRUNCATED)
+        set_field(state, f.ERROR, f.TRUNCATED)
         return -1
     if load16_be(at) != columns:
-        _set(state, f.ERROR, f.COLUMN_COUNT)
+        set_field(state, f.ERROR, f.COLUMN_COUNT)
         return -1
     at += 2
-    count = _get(state, values_at)
-    used = _get(state, values_at + 1)
+    count = get_field(state, values_at)
+    used = get_field(state, values_at + 1)
     for index in range(columns):
         if at >= end:
-            _set(state, f.ERROR, f.TRUNCATED)
+            set_field(state, f.ERROR, f.TRUNCATED)
             return -1
         kind = load8(at)
         at += 1
         if kind == 116:  # t: text
             if at + 4 > end:
-                _set(state, f.ERROR, f.TRUNCATED)
+                set_field(state, f.ERROR, f.TRUNCATED)
                 return -1
             size = load32_be(at)
             at += 4
             if size > end - at:
-                _set(state, f.ERROR, f.TRUNCATED)
+                set_field(state, f.ERROR, f.TRUNCATED)
                 return -1
             copy_bytes(side.data + used, at, size)
             used += size
@@ -96,69 +88,69 @@ def _tuple(
         elif kind == 117:  # u: unchanged TOAST, not sent
             store8(side.valid + count, 0)
             if values_at == f.AFTER_VALUES:
-                store32(unchanged + 4 * _get(state, f.UNCHANGED), index)
-                _set(state, f.UNCHANGED, _get(state, f.UNCHANGED) + 1)
+                store32(unchanged + 4 * get_field(state, f.UNCHANGED), index)
+                set_field(state, f.UNCHANGED, get_field(state, f.UNCHANGED) + 1)
         else:
-            _set(state, f.ERROR, f.VALUE_KIND)
+            set_field(state, f.ERROR, f.VALUE_KIND)
             return -1
         count += 1
         store32(side.offsets + 4 * count, used)
-    _set(state, values_at, count)
-    _set(state, values_at + 1, used)
+    set_field(state, values_at, count)
+    set_field(state, values_at + 1, used)
     return at
 
 
 @inlined
 def _begin(at: int, end: int, state: int) -> bool:
     if end - at != 21:
-        _set(state, f.ERROR, f.TRUNCATED)
+        set_field(state, f.ERROR, f.TRUNCATED)
         return False
-    if _get(state, f.IN_TRANSACTION) != 0:
-        _set(state, f.ERROR, f.INSIDE_TRANSACTION)
+    if get_field(state, f.IN_TRANSACTION) != 0:
+        set_field(state, f.ERROR, f.INSIDE_TRANSACTION)
         return False
     lsn = load64_be(at + 1)
     committed_at = load64_be(at + 9)
     if lsn <= 0 or not f.FIRST_TIME <= committed_at < f.LAST_TIME:
-        _set(state, f.ERROR, f.IMPOSSIBLE)
+        set_field(state, f.ERROR, f.IMPOSSIBLE)
         return False
-    _set(state, f.LSN, lsn)
-    _set(state, f.COMMITTED_AT, committed_at)
-    _set(state, f.XID, load32_be(at + 17))
-    _set(state, f.SEQ, 0)
-    _set(state, f.EMITTED, 0)
-    _set(state, f.EMITTED_HERE, 0)
-    _set(state, f.IN_TRANSACTION, 1)
+    set_field(state, f.LSN, lsn)
+    set_field(state, f.COMMITTED_AT, committed_at)
+    set_field(state, f.XID, load32_be(at + 17))
+    set_field(state, f.SEQ, 0)
+    set_field(state, f.EMITTED, 0)
+    set_field(state, f.EMITTED_HERE, 0)
+    set_field(state, f.IN_TRANSACTION, 1)
     # A commit record that starts before V ends at or before it: V is a record boundary.
-    _set(state, f.SKIP, 1 if lsn < _get(state, f.RESUME) else 0)
+    set_field(state, f.SKIP, 1 if lsn < get_field(state, f.RESUME) else 0)
     return True
 
 
 @inlined
 def _commit(at: int, end: int, state: int, last: int) -> bool:
     if end - at != 26:
-        _set(state, f.ERROR, f.TRUNCATED)
+        set_field(state, f.ERROR, f.TRUNCATED)
         return False
-    if _get(state, f.IN_TRANSACTION) == 0:
-        _set(state, f.ERROR, f.OUTSIDE_TRANSACTION)
+    if get_field(state, f.IN_TRANSACTION) == 0:
+        set_field(state, f.ERROR, f.OUTSIDE_TRANSACTION)
         return False
-    lsn = _get(state, f.LSN)
+    lsn = get_field(state, f.LSN)
     end_lsn = load64_be(at + 10)
-    skipped = _get(state, f.SKIP) == 1
+    skipped = get_field(state, f.SKIP) == 1
     if load64_be(at + 2) != lsn or end_lsn <= lsn:
-        _set(state, f.ERROR, f.BAD_COMMIT)
+        set_field(state, f.ERROR, f.BAD_COMMIT)
         return False
-    if skipped != (end_lsn <= _get(state, f.RESUME)):
-        _set(state, f.ERROR, f.BAD_COMMIT)
+    if skipped != (end_lsn <= get_field(state, f.RESUME)):
+        set_field(state, f.ERROR, f.BAD_COMMIT)
         return False
-    _set(state, f.IN_TRANSACTION, 0)
+    set_field(state, f.IN_TRANSACTION, 0)
     if skipped:
         return True
-    if _get(state, f.EMITTED_HERE) > 0:
-        store8(last + _get(state, f.ROWS) - 1, 1)
-    elif _get(state, f.EMITTED) > 0:
-        _set(state, f.PATCH, 1)
-    _set(state, f.COMPLETE, _get(state, f.ROWS))
-    _set(state, f.END, end_lsn)
+    if get_field(state, f.EMITTED_HERE) > 0:
+        store8(last + get_field(state, f.ROWS) - 1, 1)
+    elif get_field(state, f.EMITTED) > 0:
+        set_field(state, f.PATCH, 1)
+    set_field(state, f.COMPLETE, get_field(state, f.ROWS))
+    set_field(state, f.END, end_lsn)
     return True
 
 
@@ -167,14 +159,14 @@ def _row(
     at: int, end: int, columns: int, state: int, before: f.Side, after: f.Side, rows: f.Rows
 ) -> bool:
     """Append the tuples of one Insert, Update or Delete message as row ``ROWS``."""
-    row = _get(state, f.ROWS)
+    row = get_field(state, f.ROWS)
     kind = load8(at)
     part = load8(at + 5)
     at += 6
     old = new = 0
     if part == 75 or part == 79:  # K, O: the old key or the old row
         if kind == 73:
-            _set(state, f.ERROR, f.BAD_KIND)
+            set_field(state, f.ERROR, f.BAD_KIND)
             return False
         at = _tuple(at, end, columns, state, f.BEFORE_VALUES, before, rows.unchanged)
         if at < 0:
@@ -182,23 +174,23 @@ def _row(
         old = 1
         if kind == 85:
             if at >= end:
-                _set(state, f.ERROR, f.TRUNCATED)
+                set_field(state, f.ERROR, f.TRUNCATED)
                 return False
             part = load8(at)
             at += 1
     if kind != 68:
         if part != 78:  # N: the new row
-            _set(state, f.ERROR, f.BAD_KIND)
+            set_field(state, f.ERROR, f.BAD_KIND)
             return False
         at = _tuple(at, end, columns, state, f.AFTER_VALUES, after, rows.unchanged)
         if at < 0:
             return False
         new = 1
     elif old == 0:
-        _set(state, f.ERROR, f.BAD_KIND)
+        set_field(state, f.ERROR, f.BAD_KIND)
         return False
     if at != end:
-        _set(state, f.ERROR, f.TRAILING)
+        set_field(state, f.ERROR, f.TRAILING)
         return False
     store8(before.sent + row, old)
     store8(after.sent + row, new)
@@ -209,18 +201,18 @@ def _row(
 @inlined
 def _close_row(state: int, slot: int, before: f.Side, after: f.Side, rows: f.Rows) -> None:
     """Fill what every row has and count it; its op and tuples are already in place."""
-    row = _get(state, f.ROWS)
+    row = get_field(state, f.ROWS)
     store32(rows.slot + 4 * row, slot)
-    store64(rows.lsn + 8 * row, _get(state, f.LSN))
-    store64(rows.seq + 8 * row, _get(state, f.SEQ) - 1)
-    store64(rows.xid + 8 * row, _get(state, f.XID))
-    store64(rows.committed_at + 8 * row, _get(state, f.COMMITTED_AT))
+    store64(rows.lsn + 8 * row, get_field(state, f.LSN))
+    store64(rows.seq + 8 * row, get_field(state, f.SEQ) - 1)
+    store64(rows.xid + 8 * row, get_field(state, f.XID))
+    store64(rows.committed_at + 8 * row, get_field(state, f.COMMITTED_AT))
     store8(rows.last + row, 0)
-    store32(before.rows + 4 * (row + 1), _get(state, f.BEFORE_VALUES))
-    store32(after.rows + 4 * (row + 1), _get(state, f.AFTER_VALUES))
-    store32(rows.unchanged_rows + 4 * (row + 1), _get(state, f.UNCHANGED))
-    _set(state, f.ROWS, row + 1)
-    _set(state, f.EMITTED_HERE, _get(state, f.EMITTED_HERE) + 1)
+    store32(before.rows + 4 * (row + 1), get_field(state, f.BEFORE_VALUES))
+    store32(after.rows + 4 * (row + 1), get_field(state, f.AFTER_VALUES))
+    store32(rows.unchanged_rows + 4 * (row + 1), get_field(state, f.UNCHANGED))
+    set_field(state, f.ROWS, row + 1)
+    set_field(state, f.EMITTED_HERE, get_field(state, f.EMITTED_HERE) + 1)
 
 
 @compiled
@@ -241,7 +233,7 @@ def decode_rows(
         at = buf + load64(starts + 8 * index)
         end = buf + load64(ends + 8 * index)
         if at >= end:
-            _set(state, f.ERROR, f.TRUNCATED)
+            set_field(state, f.ERROR, f.TRUNCATED)
             return f.FAILED, index
         kind = load8(at)
         if kind == 66:  # B
@@ -255,25 +247,25 @@ def decode_rows(
         if kind != 73 and kind != 85 and kind != 68:  # not I, U, D
             return f.OTHER_MESSAGE, index
         if end - at < 6:
-            _set(state, f.ERROR, f.TRUNCATED)
+            set_field(state, f.ERROR, f.TRUNCATED)
             return f.FAILED, index
-        if _get(state, f.IN_TRANSACTION) == 0:
-            _set(state, f.ERROR, f.OUTSIDE_TRANSACTION)
+        if get_field(state, f.IN_TRANSACTION) == 0:
+            set_field(state, f.ERROR, f.OUTSIDE_TRANSACTION)
             return f.FAILED, index
-        if _get(state, f.SKIP) == 1:
+        if get_field(state, f.SKIP) == 1:
             continue
-        if _get(state, f.ROWS) >= room:
+        if get_field(state, f.ROWS) >= room:
             return f.ROOM, index
         oid = load32_be(at + 1)
         if oid != cached_oid:
             slot = _find_slot(relations, mask, oid)
             cached_oid = oid
         if slot == f.ABSENT:
-            _set(state, f.ERROR, f.UNKNOWN_RELATION)
+            set_field(state, f.ERROR, f.UNKNOWN_RELATION)
             return f.FAILED, index
-        _set(state, f.SEQ, _get(state, f.SEQ) + 1)
+        set_field(state, f.SEQ, get_field(state, f.SEQ) + 1)
         if slot == f.UNWANTED:
-            _set(state, f.FILTERED, _get(state, f.FILTERED) + 1)
+            set_field(state, f.FILTERED, get_field(state, f.FILTERED) + 1)
             continue
         if not _row(at, end, load32(relations.widths + 4 * slot), state, before, after, rows):
             return f.FAILED, index

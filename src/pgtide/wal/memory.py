@@ -91,3 +91,15 @@ def copy_bytes(typingctx: Any, target: Any, source: Any, size: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), generate
+
+
+@inlined
+def get_field(vector: int, field: int) -> int:
+    """An element of a vector of int64."""
+    return load64(vector + 8 * field)
+
+
+@inlined
+def set_field(vector: int, field: int, value: int) -> None:
+    """Change an element of a vector of int64."""
+    store64(vector + 8 * field, value)
