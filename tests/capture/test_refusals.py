@@ -231,6 +231,27 @@ def test_the_publication_is_dropped_while_streaming(
 
 
 @pytest.mark.parametrize("gear", GEARS)
+def test_the_publication_is_altered_while_event_triggers_are_off(
+    captured: Captured, gear: str
+) -> None:
+    captured.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    with captured.capturing(gear) as running:
+        running.wait(flushed(captured.database))
+        for (name,) in captured.execute("SELECT quote_ident(evtname) FROM pg_event_trigger"):
+            captured.execute(f"ALTER EVENT TRIGGER {name} DISABLE")
+        publication = captured.config.source.slot
+        captured.execute(f"ALTER PUBLICATION {publication} SET (publish = 'insert')")
+
+        def noticed() -> bool:
+            captured.execute("INSERT INTO t SELECT max(id) + 1 FROM t")
+            return running.error is not None
+
+        wait_until(noticed, "capture to notice")
+        assert isinstance(running.failure(), PublicationChanged)
+        running.error = None
+
+
+@pytest.mark.parametrize("gear", GEARS)
 def test_the_publication_is_altered_while_streaming(captured: Captured, gear: str) -> None:
     captured.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
     with captured.capturing(gear) as running:

@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from pgtide.capture import bulk, flow, session
+from pgtide.capture import bulk, flow, receive, session
 from pgtide.capture.engine import Capture
 from pgtide.cli import run as pgtide
 from pgtide.log.writer import LogWriter
@@ -29,22 +29,25 @@ GEARS = ("live", "bulk")
 def test_a_slow_flush_does_not_lose_the_connection(
     make_server: MakeServer, make_captured: MakeCaptured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also when every buffer is full and we no longer hear what the server asks."""
     server = make_server(wal_sender_timeout="1s")
     captured = make_captured(Database.create(server))
-    captured.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    captured.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     commit, slow = LogWriter.commit, threading.Event()
 
     def slowly(self: LogWriter, *args: object) -> None:
-        slow.wait(1.5)
+        slow.wait(3)
         commit(self, *args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(LogWriter, "commit", slowly)
+    monkeypatch.setattr(receive, "CHUNK_BYTES", 65_536)
     with captured.capturing("live") as running:
-        captured.execute("INSERT INTO t VALUES (1)")
+        captured.execute("INSERT INTO t VALUES (1, '')")
+        captured.execute("INSERT INTO t SELECT n, repeat('x', 900) FROM generate_series(2, 5000) n")
         running.wait(flushed(captured.database))
         slow.set()
     assert running.progress.last_error is None
-    assert len(captured.events("insert")) == 1
+    assert len(captured.events("insert")) == 5000
 
 
 @pytest.mark.parametrize("gear", GEARS)

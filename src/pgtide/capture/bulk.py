@@ -9,12 +9,14 @@ while this one is made durable; the slot itself is confirmed behind the log.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import psycopg
 from psycopg import pq, sql
 
 from pgtide.capture import libpq
 from pgtide.capture.receive import POLL_S, Receiver
-from pgtide.capture.stream import Stream
+from pgtide.capture.stream import Stream, check_slot
 from pgtide.errors import SourceUnavailable
 from pgtide.position import Lsn
 from pgtide.postgres.connection import SqlConnection, translate
@@ -34,17 +36,22 @@ class BatchReceiver(Receiver):
 
     def __init__(self, pgconn: pq.abc.PGconn, query: bytes) -> None:
         self._query = query
+        pgconn.send_query(query)
+        self._collecting = True
         super().__init__(pgconn, naps=1000)
 
     def _begin(self) -> None:
-        self._state[libpq.HEADER] = 1
-        self._state[libpq.TOTAL] = 0
-        self._pgconn.send_query(self._query)
+        """Wait for the batch that was asked for."""
+        if not self._collecting:
+            return
         while self._pgconn.is_busy():
             if self._stopping:
                 return
             self._wait(POLL_S)
             self._pgconn.consume_input()
+        self._collecting = False
+        self._state[libpq.HEADER] = 1
+        self._state[libpq.TOTAL] = 0
         result = self._pgconn.get_result()
         if result is None:
             raise SourceUnavailable("connection lost")
@@ -55,22 +62,25 @@ class BatchReceiver(Receiver):
         self._read_results(self._pgconn.get_result())
         if self._state[libpq.TOTAL] < BULK_MESSAGES:
             return True
-        self._begin()
+        self._pgconn.send_query(self._query)
+        self._collecting = True
         return False
 
 
 class BulkSession:
     """Makes the copy, and reads it up to where it is asked to."""
 
-    def __init__(self, conn: SqlConnection, stream: Stream) -> None:
+    def __init__(self, conn: SqlConnection, stream: Stream, position: Lsn) -> None:
         self._conn = conn
         self._stream = stream
         self._copy = f"pgtide_bulk_{conn.info.backend_pid}"
         conn.execute(f"SET statement_timeout = {BULK_TIMEOUT_MS}".encode())
         # The server collects a batch before it sends the first message: in memory, if it may.
         conn.execute(f"SET work_mem = '{BULK_WORK_MEM}'".encode())
+        conn.execute("SET client_min_messages = warning")  # see Receiver._notice
         # A batch goes on for a while in the server after we are gone, and with it our lock.
-        conn.execute("SET client_connection_check_interval = '1s'")
+        with suppress(psycopg.errors.InvalidParameterValue):  # not on every system
+            conn.execute("SET client_connection_check_interval = '1s'")
         try:
             conn.execute(
                 "SELECT pg_catalog.pg_copy_logical_replication_slot(%s, %s, true)",
@@ -78,6 +88,7 @@ class BulkSession:
             )
         except psycopg.Error as exc:
             raise translate(exc) from exc
+        check_slot(conn, self._copy, position)
         self._receiver: Receiver | None = None
 
     def ask(self, upto: Lsn) -> Receiver:

@@ -35,6 +35,7 @@ BUSY_FLUSH_SHARE = 0.5  # flushes come less often when they would take more of t
 FLUSH_EARLY = 0.8  # share of the interval after which a flush begins
 SHORTEST_INTERVAL_S = 0.005
 LONGEST_WAIT_S = 0.25
+LOOK_INTERVAL_S = 1.0  # between looks at the publications
 
 
 class Flow:
@@ -75,6 +76,7 @@ class Flow:
         self._counted: dict[str, int] = {}
         self._flush_seconds = 0.0
         self._publication_touched = False
+        self._publications_seen_at = 0.0
         self.committed_at = time.monotonic()  # of the last commit, or of the start
 
     @property
@@ -155,9 +157,11 @@ class Flow:
             self._flush_seconds += 0.3 * (self.committed_at - began - self._flush_seconds)
 
     def _commit(self, stretches: Sequence[Stretch], position: Lsn, *, busy: bool) -> None:
-        if not self._told_of_ddl:
-            # Nobody tells us when the publication changes: look, before vouching for anything.
+        now = time.monotonic()
+        if not self._told_of_ddl or now - self._publications_seen_at > LOOK_INTERVAL_S:
+            # Nobody tells us of a change while event triggers are off: look, before vouching.
             check_publications(self._side, self._config.source.slot)
+            self._publications_seen_at = now
         self._shapes.persist()
         parts = [action for stretch in stretches for action in stretch.actions()]
         if parts:

@@ -41,10 +41,13 @@ class StreamReceiver(Receiver):
         self._confirmed = lsn
         os.eventfd_write(self._wake, 1)
 
-    def _feedback(self) -> None:
-        """Send a standby status when the position moved, when asked, and every 10 s."""
+    def _feedback(self, *, waiting: bool = False) -> None:
+        """Send a standby status when the position moved, when asked, and every 10 s.
+
+        While no buffer is free we do not hear when we are asked: then each time.
+        """
         now = time.monotonic()
-        asked = self._state[libpq.REPLY] == 1
+        asked = waiting or self._state[libpq.REPLY] == 1
         if not asked and self._confirmed == self._sent and now - self._sent_at < STATUS_INTERVAL_S:
             return
         lsn = int(self._confirmed)
@@ -68,6 +71,7 @@ class LiveSession:
         self._conn = connect_replication(url, application_name="pgtide capture")
         try:
             run(self._conn, "SET synchronous_commit = off")
+            run(self._conn, "SET client_min_messages = warning")  # see Receiver._notice
             self._start(stream, start)
         except BaseException:
             self._conn.close()

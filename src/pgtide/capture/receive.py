@@ -25,6 +25,7 @@ from pgtide.wal.decoder import Chunk
 CHUNK_BYTES = 4 << 20
 CHUNK_MESSAGES = 65_536
 BUFFERS = 4
+NOT_IN_PREREQUISITE_STATE = b"55000"
 POLL_S = 0.5
 
 
@@ -76,14 +77,14 @@ class Receiver:
         self._thread.start()
 
     def _begin(self) -> None:
-        """Start the COPY, if it has not been."""
+        """Wait until there is a COPY to read from."""
 
     def _copy_ended(self) -> bool:
         """Read what is behind the data; whether that was all."""
         raise NotImplementedError
 
-    def _feedback(self) -> None:
-        """Tell the server what it should know; called often."""
+    def _feedback(self, *, waiting: bool = False) -> None:
+        """Tell the server what it should know; ``waiting``: we do not hear what it asks."""
 
     def get(self, timeout: float) -> Received | None:
         """The next chunk, None if there is none in time; raises what the thread met."""
@@ -111,7 +112,6 @@ class Receiver:
 
     def _run(self) -> None:
         try:
-            self._begin()
             while not self._stopping:
                 buffer = self._free_buffer()
                 if buffer is None or self._fill(buffer):
@@ -125,7 +125,7 @@ class Receiver:
             try:
                 return self._free.get(timeout=POLL_S)
             except queue.Empty:
-                self._feedback()
+                self._feedback(waiting=True)
         return None
 
     def _fill(self, buffer: _Buffer) -> bool:
@@ -133,10 +133,12 @@ class Receiver:
         state = self._state
         state[libpq.USED] = state[libpq.COUNT] = 0
         keepalive = int(state[libpq.KEEPALIVE])
+        self._begin()
         while not self._stopping:
             before = state[libpq.COUNT]
             why = self._drain(buffer)
-            self._feedback()
+            if why != libpq.FINISHED:
+                self._feedback()
             if self._warning is not None:
                 raise self._warning
             if why == libpq.WOULD_BLOCK:
@@ -150,28 +152,27 @@ class Receiver:
                 # One message larger than the buffer: this buffer grows to hold it.
                 buffer.data = np.empty(int(state[libpq.PENDING_SIZE]), np.uint8)
                 continue
-            self._hand_over(buffer, finished=why == libpq.FINISHED)
-            return why == libpq.FINISHED
+            over = why == libpq.FINISHED and self._copy_ended()
+            self._hand_over(buffer, finished=over)
+            return over
         return True
 
     def _drain(self, buffer: _Buffer) -> int:
         functions = self._functions
-        while True:
-            why: int = libpq.drain(
-                functions.get, functions.consume, functions.free, functions.sleep, self._address,
-                self._cell.ctypes.data, self.streaming, self._naps,
-                buffer.data.ctypes.data, len(buffer.data), buffer.starts.ctypes.data,
-                buffer.ends.ctypes.data, CHUNK_MESSAGES, self._state.ctypes.data,
-            )  # fmt: skip
-            if why == libpq.BROKEN:
-                raise self._broken()
-            if why == libpq.MALFORMED:
-                raise ProtocolError(
-                    "malformed frame in the copy stream",
-                    detail="The server sent a frame that is neither data nor a keep-alive.",
-                )
-            if why != libpq.FINISHED or self._copy_ended():
-                return why
+        why: int = libpq.drain(
+            functions.get, functions.consume, functions.free, functions.sleep, self._address,
+            self._cell.ctypes.data, self.streaming, self._naps,
+            buffer.data.ctypes.data, len(buffer.data), buffer.starts.ctypes.data,
+            buffer.ends.ctypes.data, CHUNK_MESSAGES, self._state.ctypes.data,
+        )  # fmt: skip
+        if why == libpq.BROKEN:
+            raise self._broken()
+        if why == libpq.MALFORMED:
+            raise ProtocolError(
+                "malformed frame in the copy stream",
+                detail="The server sent a frame that is neither data nor a keep-alive.",
+            )
+        return why
 
     def _hand_over(self, buffer: _Buffer, *, finished: bool) -> None:
         chunk = Chunk(buffer.data, buffer.starts, buffer.ends, int(self._state[libpq.COUNT]))
@@ -200,8 +201,9 @@ class Receiver:
         return SourceUnavailable(self._pgconn.get_error_message().strip() or "connection lost")
 
     def _notice(self, result: pq.abc.PGresult) -> None:
-        message = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode()
-        if "skipped loading publication" in message:  # PG18 only warns, and loses rows
+        # PG18 only warns that it skips a publication, and loses rows. By the code: the text may be
+        # in another language.
+        if result.error_field(pq.DiagnosticField.SQLSTATE) == NOT_IN_PREREQUISITE_STATE:
             self._warning = PublicationMissing(
                 "the publication is gone",
                 detail="The server skips changes until it is there again.",

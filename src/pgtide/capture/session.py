@@ -22,12 +22,12 @@ from pgtide.capture.live import LiveSession
 from pgtide.capture.progress import Progress
 from pgtide.capture.receive import Receiver
 from pgtide.capture.startup import check_source
-from pgtide.capture.stream import advance, flush_lsn, readable_lsn
+from pgtide.capture.stream import advance, check_slot, flush_lsn, readable_lsn
 from pgtide.capture.tables import HEARTBEAT_PREFIX
 from pgtide.capture.upkeep import Upkeep
 from pgtide.capture.warm import warm
 from pgtide.config import Config
-from pgtide.errors import SourceExhausted
+from pgtide.errors import SourceError, SourceExhausted
 from pgtide.log.writer import LogWriter
 from pgtide.position import Lsn
 from pgtide.postgres.connection import connect, translate
@@ -129,11 +129,14 @@ class CaptureSession:
         """Drain the backlog by SQL, or as much of it as the server can hold for us."""
         self._advance()  # the copy begins where the log ends
         try:
-            bulk = BulkSession(self._conn, self._start.stream)
+            bulk = BulkSession(self._conn, self._start.stream, self._writer.position)
             try:
                 self._drain_backlog(bulk)
             finally:
                 bulk.close()
+        except SourceError:
+            check_slot(self._side, self._config.source.slot, self._writer.position)
+            raise
         except SourceExhausted as error:
             logger.warning("bulk gear: %s; going on live", error.message)
             self._bulk_again = self._server_position()
@@ -190,6 +193,8 @@ class CaptureSession:
         asked_at = time.monotonic()
         keepalive = Lsn(0)
         try:
+            # Now that nobody else can move it: the server goes on where the slot is confirmed.
+            check_slot(self._side, self._config.source.slot, self._writer.position)
             flow = self._flow()
             while not self._finished():
                 received = receiver.get(flow.patience())
@@ -257,6 +262,8 @@ class CaptureSession:
     def _flow(self) -> Flow:
         """To be called when the server is at work: loading compiled code takes 0.2 s."""
         warm()
+        # Parts of a transaction that was cut off are nobody's, once they are written.
+        self._encoder.submit(self._writer.uncommitted.clear).result()
         return Flow(
             self._config,
             self._start,

@@ -12,17 +12,13 @@ from dataclasses import dataclass
 from psycopg import sql
 
 from pgtide.capture.ddl import SigningKey
-from pgtide.capture.stream import Stream, flush_lsn
+from pgtide.capture.stream import Stream, check_slot, flush_lsn
 from pgtide.config import Config
 from pgtide.errors import (
     OtherSource,
     PublicationChanged,
     PublicationMissing,
-    SlotAdvanced,
     SlotBusy,
-    SlotInvalidated,
-    SlotMissing,
-    SourceError,
     SourceRewound,
     TimelineDiverged,
 )
@@ -34,7 +30,7 @@ from pgtide.postgres.ddl_trigger import read_key
 from pgtide.postgres.fingerprint import changes_since
 from pgtide.postgres.publication import publication_names
 from pgtide.postgres.settings import read_slot_settings
-from pgtide.postgres.slot import PLUGIN, SlotState, capture_lock_key, read_slot
+from pgtide.postgres.slot import capture_lock_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +49,8 @@ def check_source(config: Config, conn: SqlConnection, log: LogWriter) -> Start:
     _lock(conn, slot)
     system, timeline = _identify(config, log)
     recorded = LogSource.of(log.properties, log.storage.root)
-    _check_same_source(recorded, system, conn.info.dbname)
-    _check_slot(read_slot(conn, slot), slot, log.position)
+    _check_same_source(recorded, LogSource(system, conn.info.dbname, slot))
+    check_slot(conn, slot, log.position)
     _check_not_rewound(log.position, flush_lsn(conn))
     publications = check_publications(conn, slot)
     key = read_key(conn) if config.source.ddl else None
@@ -131,43 +127,20 @@ def check_timeline(history: str, ours: int, now: int, position: Lsn) -> None:
     )
 
 
-def _check_same_source(recorded: LogSource, system: str, database: str) -> None:
-    if recorded.system_identifier != system or recorded.database != database:
+def _check_same_source(recorded: LogSource, now: LogSource) -> None:
+    if (recorded.system_identifier, recorded.database) != (now.system_identifier, now.database):
         raise OtherSource(
             "the log belongs to another database",
             detail=f"It was written from database {recorded.database} of system "
-            f"{recorded.system_identifier}; this is database {database} of system {system}.",
+            f"{recorded.system_identifier}; this is database {now.database} of system "
+            f"{now.system_identifier}.",
             hint="Point log.path at an empty directory for this source, then run: pgtide init",
         )
-
-
-def _check_slot(state: SlotState, slot: str, position: Lsn) -> None:
-    if not state.exists:
-        raise SlotMissing(
-            f"replication slot {slot} does not exist",
-            detail=f"The log ends at {position}; changes since then cannot be read any more.",
-            hint="Start over: pgtide destroy --yes, a new log.path, pgtide init",
-        )
-    if state.plugin != PLUGIN:
-        raise SourceError(
-            f"replication slot {slot} is not ours",
-            detail=f"It uses plugin {state.plugin}.",
-            hint="Choose another name in source.slot.",
-        )
-    if state.invalid:
-        raise SlotInvalidated(
-            f"replication slot {slot} was invalidated",
-            detail="The server removed WAL that it needed"
-            f" ({state.invalidation_reason or 'max_slot_wal_keep_size'}).",
-            hint="Start over: pgtide destroy --yes, a new log.path, pgtide init",
-        )
-    confirmed = state.confirmed_flush_lsn
-    if confirmed is not None and confirmed > position:
-        raise SlotAdvanced(
-            f"replication slot {slot} was moved past the log",
-            detail=f"The slot is at {confirmed}, the log at {position}: "
-            "what lies between was never logged.",
-            hint="Start over: pgtide destroy --yes, a new log.path, pgtide init",
+    if recorded.slot != now.slot:
+        raise OtherSource(
+            "the log belongs to another slot",
+            detail=f"It was written from slot {recorded.slot}; source.slot is {now.slot}.",
+            hint=f"Set source.slot to {recorded.slot}, or log.path to the log of {now.slot}.",
         )
 
 

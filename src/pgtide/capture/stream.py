@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import psycopg
 
+from pgtide.errors import SlotAdvanced, SlotInvalidated, SlotMissing, SourceError
 from pgtide.position import Lsn
 from pgtide.postgres.connection import SqlConnection, translate
+from pgtide.postgres.slot import PLUGIN, SlotState, read_slot
 
 SLOT_BUSY_RETRIES_S = 10.0
 
@@ -31,17 +33,50 @@ class Stream:
         return options
 
 
+def check_slot(conn: SqlConnection, slot: str, position: Lsn) -> SlotState:
+    """The slot, which can go on where the log ends.
+
+    To be called when we hold the slot or a copy of it: before, others may move it.
+    """
+    state = read_slot(conn, slot)
+    if not state.exists:
+        raise SlotMissing(
+            f"replication slot {slot} does not exist",
+            detail=f"The log ends at {position}; changes since then cannot be read any more.",
+            hint="Start over: pgtide destroy --yes, a new log.path, pgtide init",
+        )
+    if state.plugin != PLUGIN:
+        raise SourceError(
+            f"replication slot {slot} is not ours",
+            detail=f"It uses plugin {state.plugin}.",
+            hint="Choose another name in source.slot.",
+        )
+    if state.invalid:
+        raise SlotInvalidated(
+            f"replication slot {slot} was invalidated",
+            detail="The server removed WAL that it needed"
+            f" ({state.invalidation_reason or 'max_slot_wal_keep_size'}).",
+            hint="Start over: pgtide destroy --yes, a new log.path, pgtide init",
+        )
+    confirmed = state.confirmed_flush_lsn
+    if confirmed is not None and confirmed > position:
+        raise SlotAdvanced(
+            f"replication slot {slot} was moved past the log",
+            detail=f"The slot is at {confirmed}, the log at {position}: "
+            "what lies between was never logged.",
+            hint="Start over: pgtide destroy --yes, a new log.path, pgtide init",
+        )
+    return state
+
+
 def advance(conn: SqlConnection, slot: str, lsn: Lsn) -> None:
     """Confirm a position by SQL; nothing happens if the slot is there already."""
     deadline = time.monotonic() + SLOT_BUSY_RETRIES_S
     while True:
+        if check_slot(conn, slot, lsn).confirmed_flush_lsn == lsn:
+            return
         try:
-            conn.execute(
-                "SELECT pg_catalog.pg_replication_slot_advance(slot_name, %s) "
-                "FROM pg_catalog.pg_replication_slots "
-                "WHERE slot_name = %s AND confirmed_flush_lsn < %s",
-                [str(lsn), slot, str(lsn)],
-            )
+            conn.execute("SELECT pg_catalog.pg_replication_slot_advance(%s, %s)", [slot, str(lsn)])
             return
         except psycopg.errors.ObjectInUse as exc:
             # After a switch of gears: our own walsender may not have let go yet.
@@ -49,6 +84,7 @@ def advance(conn: SqlConnection, slot: str, lsn: Lsn) -> None:
                 raise translate(exc) from exc
             time.sleep(0.02)
         except psycopg.Error as exc:
+            check_slot(conn, slot, lsn)  # says best what happened to it meanwhile
             raise translate(exc) from exc
 
 

@@ -85,11 +85,10 @@ def _tuple(
             store8(side.valid + count, 1)
         elif kind == 110:  # n: null
             store8(side.valid + count, 0)
-        elif kind == 117:  # u: unchanged TOAST, not sent
+        elif kind == 117 and values_at == f.AFTER_VALUES:  # u: unchanged TOAST, not sent
             store8(side.valid + count, 0)
-            if values_at == f.AFTER_VALUES:
-                store32(unchanged + 4 * get_field(state, f.UNCHANGED), index)
-                set_field(state, f.UNCHANGED, get_field(state, f.UNCHANGED) + 1)
+            store32(unchanged + 4 * get_field(state, f.UNCHANGED), index)
+            set_field(state, f.UNCHANGED, get_field(state, f.UNCHANGED) + 1)
         else:
             set_field(state, f.ERROR, f.VALUE_KIND)
             return -1
