@@ -75,7 +75,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--transactions", type=int, default=160_000)
     parser.add_argument("--scale", type=int, default=10)
-    parser.add_argument("--runs", type=int, default=3, help="per mode and side")
+    parser.add_argument("--runs", type=int, default=5, help="per mode and side")
     parser.add_argument("--directory", type=Path, default=Path("/var/tmp"), help="on a disk")
     options = parser.parse_args()
     if options.transactions % CLIENTS:

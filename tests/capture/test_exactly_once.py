@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import time
@@ -64,19 +65,60 @@ def test_killed_at_a_fault_point(make_captured: MakeCaptured, point: str, gear: 
     with Workload(captured.database):
         for count in (1, 3):
             first = count * 10_000
-            captured.execute(LARGE, [first, first + 2_999])
+            captured.execute(LARGE, [first, first + 5_999])  # more than three parts in any case
             captured.killed(gear, f"{point}:{count}", **SMALL)
     finish(captured, "bulk" if gear == "live" else "live")
 
 
+def burst(captured: Captured, number: int) -> None:
+    """One transaction of 500 kB, most of it in one record: the lag has no values in between."""
+    with captured.database.connect() as connection, connection.transaction():
+        connection.execute(LARGE.encode(), [number * 1000, number * 1000 + 99])
+        connection.execute("SELECT pg_logical_emit_message(true, 'app', repeat('x', 500000))")
+
+
+def behind(captured: Captured) -> int:
+    """WAL that is not in the log."""
+    ((end,),) = captured.execute("SELECT pg_current_wal_flush_lsn()::text")
+    return Lsn.parse(end) - captured.log.position
+
+
+def die_while_switching(captured: Captured, count: int) -> str:
+    """A backlog, for the bulk gear, then a burst for the live one: the gear that ended last.
+
+    The process dies when a gear ends for the ``count``-th time.
+    """
+    captured.capture("live")
+    burst(captured, 2 * count)
+    # capture.json is written at every turn, so that it shows each gear.
+    often = {"capture__progress__LOCAL_INTERVAL_S": 0.0}
+    process = captured.fork(None, f"switching_gear:{count}", **SWITCHING, **often)
+
+    def gear() -> str:
+        told = json.loads((captured.directory / "log" / "capture.json").read_text())
+        return str(told["gear"]) if told["pid"] == process.pid else "none yet"
+
+    if count > 1:
+        wait_until(lambda: gear() == "live", "the end of the backlog")
+        burst(captured, 2 * count + 1)
+    process.join(30)
+    assert process.exitcode == -signal.SIGKILL, captured.output()
+    last = gear()
+    process.close()
+    return last
+
+
 def test_killed_in_the_middle_of_a_switch(make_captured: MakeCaptured) -> None:
     captured = make_workload_log(make_captured)
-    with Workload(captured.database):
-        for count in (1, 2, 3):
-            first = count * 10_000
-            captured.execute(LARGE, [first, first + 2_999])
-            captured.killed("bulk", f"switching_gear:{count}", **SMALL)
-    finish(captured, "live")
+    with Workload(captured.database, limit=50) as workload:
+        workload.join()
+
+    assert die_while_switching(captured, 1) == "bulk"
+    assert behind(captured) < SWITCHING["capture__session__BULK_ENTER_BYTES"], "on the way to live"
+
+    assert die_while_switching(captured, 2) == "live"
+    assert behind(captured) > SWITCHING["capture__session__BULK_ENTER_BYTES"], "on the way to bulk"
+    finish(captured, None)
 
 
 @pytest.mark.parametrize("gear", GEARS)

@@ -208,16 +208,15 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert "completion" not in shown
 
 
-def leaves(name: str, command: Any) -> list[tuple[str, Any]]:
-    children = getattr(command, "commands", None)
-    if not children:
-        return [(name, command)]
-    return [leaf for child in children for leaf in leaves(f"{name} {child}", children[child])]
+def paths(name: str, command: Any) -> list[str]:
+    children = getattr(command, "commands", {})
+    below = (paths(f"{name} {child}", children[child]) for child in children)
+    return [name, *(path for child in below for path in child)]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for path, _ in leaves(name, load_command(name)):
+    for path in paths(name, load_command(name)):
         assert run([*path.split(), "--help"]) == 0
         shown = capsys.readouterr().out
         assert "Example" in shown, path

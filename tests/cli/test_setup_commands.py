@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +25,30 @@ def config(database: Database, tmp_path: Path) -> Path:
 
 def pgtide(config: Path, *arguments: str) -> int:
     return run([*arguments, "-c", str(config)])
+
+
+def unread(config: Path, *arguments: str, **environment: str) -> tuple[int, str]:
+    """Exit code and stderr of a command whose stdout nobody reads any more, as with ``| head``."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as closed:
+        done = subprocess.run(
+            [sys.executable, "-c", "from pgtide.cli import main; main()", *arguments],
+            cwd=config.parent,
+            env={**os.environ, **environment},
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    return done.returncode, done.stderr
+
+
+def test_a_closed_stdout_changes_no_exit_code(config: Path) -> None:
+    assert unread(config, "check", PYTHONUNBUFFERED="") == (1, "")
+    assert unread(config, "init", PYTHONUNBUFFERED="1") == (0, "")
+    assert unread(config, "check", PYTHONUNBUFFERED="1") == (0, "")
+    assert unread(config, "log", "show", PYTHONUNBUFFERED="1") == (0, "")
 
 
 def test_from_nothing_to_nothing(
@@ -47,6 +74,8 @@ def test_dry_run_prints_sql_alone(
     assert pgtide(config, "init", "--dry-run") == 0
     printed = capsys.readouterr().out
     assert not (config.parent / "log").exists()
+    assert pgtide(config, "init", "--dry-run", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"sql": printed.removesuffix("\n")}
     with database.connect() as conn:
         conn.execute(printed.encode())
     assert pgtide(config, "init", "--json") == 0

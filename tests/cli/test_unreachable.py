@@ -49,7 +49,7 @@ def test_nobody_listens(
         assert "hunter2" not in said
     assert run(["status", "--json", "-c", config]) == 3
     error = json.loads(capsys.readouterr().out)["source"]["error"]
-    assert (error["kind"], error["exit_code"]) == ("SourceUnavailable", 3)
+    assert (error["type"], error["exit_code"]) == ("SourceUnavailable", 3)
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS.keys())

@@ -9,13 +9,17 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from pgtide.errors import LogFenced, LogUnavailable
 from pgtide.log.compaction import compact
 from pgtide.log.delta_commits import DeltaCommits
+from pgtide.log.follow import CommitTail
 from pgtide.log.maintenance import checkpoint
+from pgtide.log.maintenance_commits import commit_maintenance
 from pgtide.log.retention import clean
 from pgtide.log.shapes import ShapeStore
+from pgtide.log.snapshot import read_snapshot
 from pgtide.log.storage import Storage
 from pgtide.log.table import commit_path, open_table
 from pgtide.log.writer import LogWriter
@@ -168,3 +172,37 @@ def test_shapes_that_a_killed_writer_left_are_made_durable(
     ShapeStore(small_log.storage, Lsn(500))
     assert [path for path in synced if path.endswith(".json")] == [commit_path(0), commit_path(1)]
     assert sum(path.endswith(".parquet") for path in synced) == 1
+
+
+def test_a_writer_that_failed_leaves_no_commit_behind_for_followers(
+    small_log: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_log.append([{"lsn": 1000}])
+    storage = small_log.writer.storage
+    create = storage.create
+
+    def slow_create(path: str, data: bytes) -> bool:
+        _take_over(small_log, monkeypatch)
+        return bool(create(path, data))
+
+    monkeypatch.setattr(storage, "create", slow_create)
+    with pytest.raises(LogFenced):
+        small_log.append([{"lsn": 1010}])
+    assert CommitTail(small_log.changes, 1).next_files() is None
+
+
+def test_a_race_of_maintenance_that_cannot_be_told_is_a_storage_error(
+    small_log: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_log.commit_each(3)
+    first, second = open_table(small_log.changes), open_table(small_log.changes)
+    end = Position(Lsn(10**9))
+    snapshot = read_snapshot(second)
+    assert compact(small_log.changes, first, end, everything=True) == 3
+
+    def update() -> None:
+        raise DeltaError("clean-up was there first")
+
+    monkeypatch.setattr(second, "update_incremental", update)
+    with pytest.raises(LogUnavailable, match="maintenance"):
+        commit_maintenance(small_log.changes, second, snapshot, [])

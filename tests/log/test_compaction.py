@@ -10,8 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from pgtide.errors import LogError
 from pgtide.log import compaction
 from pgtide.log.compaction import compact, plan
+from pgtide.log.order import open_pieces
 from pgtide.log.snapshot import DataFile, read_snapshot
 from pgtide.log.table import open_table
 from pgtide.position import Lsn, Position
@@ -185,3 +187,77 @@ def test_rows_around_midnight_stay_in_order(small_log: Any, day_later: Any) -> N
     before = small_log.positions()
     _compact_all(small_log, everything=True)
     assert small_log.positions() == before == [(1000, 0), (1010, 0), (1020, 0), (1030, 0)]
+
+
+def test_tables_filled_one_after_the_other_are_merged_once(
+    small_log: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files cut by table would not overlap then, and be merged for ever."""
+    monkeypatch.setattr(compaction, "LARGE_TABLE_ROWS", 10)
+    monkeypatch.setattr("pgtide.log.compacted.FILE_ROWS", 10)
+    small_log.commit_each(10, table="a")
+    small_log.commit_each(10, first=2000, table="b")
+    table, end = open_table(small_log.changes), _end(small_log)
+    assert compact(small_log.changes, table, end, everything=True) == 20
+    assert compact(small_log.changes, table, end, everything=True) == 0
+
+
+def _memory(log: Any) -> list[list[tuple[int, int]]]:
+    """For each file, rows and bytes in memory of its row groups."""
+    return [
+        [(piece.rows, piece.read().nbytes) for piece in open_pieces(log.changes, file)]
+        for file in log.open().snapshot().files
+    ]
+
+
+def test_rows_that_compress_well_stay_within_memory(
+    small_log: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgtide.log.order.WINDOW_BYTES", 500_000)
+    monkeypatch.setattr(compaction, "ROW_GROUP_BYTES", 500_000)
+    monkeypatch.setattr(compaction, "RUN_MEMORY", 2_000_000)
+    document = ["1", "x" * 200_000, None]
+    for lsn in range(1000, 1300, 10):
+        small = [{"lsn": lsn, "seq": seq, "table": "small"} for seq in range(1, 200)]
+        small_log.append([{"lsn": lsn, "after": document}, *small])
+    small_log.append([{"lsn": 2000, "after": ["1", "x" * 2_100_000, None]}])
+    small_log.append([{"lsn": 2010, "after": document}])
+    positions = small_log.positions()
+    assert _compact_all(small_log, everything=True) == 30
+    assert small_log.positions() == positions
+    files = _memory(small_log)
+    assert max(size for groups in files for rows, size in groups if rows > 1) < 550_000
+    totals = [sum(size for _, size in groups) for groups in files]
+    assert sum(total > 2_000_000 for total in totals) == 1, "what is larger is left alone"
+    assert len(files) < 8
+
+
+def test_the_writer_bounds_row_groups_by_bytes(
+    small_log: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgtide.log.writer.ROW_GROUP_BYTES", 500_000)
+    sizes = [10, 200_000, 200_000, 200_000, 10, 900_000, 10, 10]
+    rows = [{"lsn": 1000, "seq": n, "after": ["x" * size]} for n, size in enumerate(sizes)]
+    small_log.append(rows)
+    (groups,) = _memory(small_log)
+    assert [rows for rows, _ in groups] == [3, 2, 1, 2]
+
+
+def test_a_missing_data_file_is_named(small_log: Any) -> None:
+    small_log.commit_each(3)
+    file = small_log.open().snapshot().files[1]
+    (small_log.changes.local / file.path).unlink()
+    with pytest.raises(LogError, match="missing") as caught:
+        _compact_all(small_log, everything=True)
+    assert file.path in caught.value.detail
+    assert "backup" in caught.value.hint
+
+
+def test_a_file_that_another_compaction_replaced_is_no_damage(small_log: Any) -> None:
+    small_log.commit_each(3)
+    old = open_table(small_log.changes)
+    files = small_log.open().snapshot().files
+    _compact_all(small_log, everything=True)
+    for file in files:
+        (small_log.changes.local / file.path).unlink()
+    assert compact(small_log.changes, old, Position(Lsn(10**9)), everything=True) == 0

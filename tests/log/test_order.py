@@ -38,7 +38,7 @@ def layouts(draw: st.DrawFn) -> Layout:
 _names = itertools.count()
 
 
-def _write(root: Path, rows: list[tuple[int, int]], group: int) -> DataFile:
+def _write(root: Path, rows: list[tuple[int, int]], group: int, document: int = 0) -> DataFile:
     path = f"{next(_names)}.parquet"
     table = pa.Table.from_pylist(
         [
@@ -48,12 +48,13 @@ def _write(root: Path, rows: list[tuple[int, int]], group: int) -> DataFile:
                 "schema": "public",
                 "table": f"t{lsn % 3}",
                 "after": [str(seq)],
+                "payload": "x" * document if seq == 0 else None,
             }
             for lsn, seq in rows
         ],
         schema=FILE_SCHEMA,
     )
-    pq.write_table(table, root / path, row_group_size=group)
+    pq.write_table(table, root / path, row_group_size=group, use_dictionary=False)
     names = {f"t{lsn % 3}" for lsn, _ in rows}
     return DataFile(
         path=path,
@@ -116,3 +117,37 @@ def test_parts_of_one_large_transaction_are_read_one_after_the_other(tmp_path: P
     files = [_write(tmp_path, rows, 10) for rows in parts]
     assert [len(cluster) for cluster in order.clusters(files)] == [1, 1, 1]
     assert _read(tmp_path, files) == [(5, seq) for seq in range(30)]
+
+
+def test_windows_are_cut_by_the_bytes_of_their_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large values side by side in the order, in one file each with many small rows."""
+    monkeypatch.setattr(order, "WINDOW_BYTES", 1_000_000)
+    files = [
+        _write(
+            tmp_path,
+            [(1000 + number, 0), *((number, seq) for seq in range(1, 500))],
+            group=500,
+            document=300_000,
+        )
+        for number in range(12)
+    ]
+    batches = list(order.read_ordered(Storage(str(tmp_path)), files))
+    assert sum(batch.num_rows for batch in batches) == 6000
+    assert max(batch.nbytes for batch in batches) < 1_100_000
+    large = _write(tmp_path, [(2000, 0), (2001, 0), (2002, 1)], group=3, document=2_000_000)
+    sizes = [b.num_rows for b in order.read_ordered(Storage(str(tmp_path)), [large])]
+    assert sizes == [1, 1, 1], "a row that is larger than a window has one to itself"
+
+
+def test_the_memory_of_a_row_group_counts_values_that_take_no_room_in_a_file(
+    tmp_path: Path,
+) -> None:
+    rows = pa.Table.from_pylist(
+        [{"lsn": lsn, "seq": 0, "after": [None] * 500} for lsn in range(200)], schema=FILE_SCHEMA
+    )
+    file = _write(tmp_path, [(1, 0)], 1)
+    pq.write_table(rows, tmp_path / file.path)
+    (piece,) = order.open_pieces(Storage(str(tmp_path)), file)
+    assert rows.nbytes < 1.2 * piece.bytes

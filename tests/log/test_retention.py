@@ -11,10 +11,11 @@ import pytest
 
 from pgtide.errors import ConfigError, LogError
 from pgtide.log.compaction import compact
+from pgtide.log.files import delete
 from pgtide.log.maintenance import checkpoint
 from pgtide.log.readers import forget_reader, list_readers, slowest, update_reader
 from pgtide.log.retention import clean, retain, sweep
-from pgtide.log.table import open_table
+from pgtide.log.table import commit_path, open_table
 from pgtide.position import Lsn, Position
 from tests.log.conftest import NOON
 
@@ -208,3 +209,32 @@ def test_a_readers_file_that_makes_no_sense_stops_maintenance(small_log: Any) ->
     (small_log.storage.local / "readers/lake.json").write_text("{}")
     with pytest.raises(LogError, match="cannot be understood"):
         list_readers(small_log.storage)
+
+
+@pytest.mark.usefixtures("few_versions")
+def test_clean_up_that_finds_half_of_the_versions_gone_loses_track_of_no_file(
+    small_log: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one removes them at the same time, or was killed while it did."""
+    table = open_table(small_log.changes)
+    for first in (1000, 2000):
+        small_log.commit_each(3, first=first)
+        table.update_incremental()
+        compact(small_log.changes, table, Position(Lsn(first + 100)), everything=True)
+    small_log.commit_each(1, first=5000)
+    table.update_incremental()
+    checkpoint(small_log.changes, table)
+    later = time.time() + 20
+
+    def delete_some(changes: Any, path: str) -> None:
+        if path == commit_path(6):  # versions 4 and 8 merged
+            raise KeyboardInterrupt
+        delete(changes, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pgtide.log.retention.delete", delete_some)
+        with pytest.raises(KeyboardInterrupt):
+            clean(small_log.changes, [], now=later)
+    assert clean(small_log.changes, [], now=later) == 3
+    clean(small_log.changes, [], now=later + 4000)
+    assert len(_data_files(small_log)) == 2

@@ -63,11 +63,11 @@ def _capture(log: Any, **fields: Any) -> None:
 
 
 @contextmanager
-def _attached(database: Any) -> Iterator[None]:
+def _attached(database: Any) -> Iterator[psycopg.Connection[Any]]:
     """What the server sees of a capture."""
     with psycopg.connect(database.url, autocommit=True) as conn:
         conn.execute(SQL("SELECT pg_advisory_lock({})").format(capture_lock_key(database.name)))
-        yield
+        yield conn
 
 
 def test_all_is_well(status: Any, database: Any, small_log: Any) -> None:
@@ -90,6 +90,25 @@ def test_all_is_well(status: Any, database: Any, small_log: Any) -> None:
     assert facts["capture"]["events_per_second"] == 3.0
 
 
+def test_a_backlog_is_read_through_a_copy_of_the_slot(
+    status: Any, database: Any, small_log: Any
+) -> None:
+    _slot(database)
+    small_log.append([{"lsn": 1000}])
+    _capture(small_log, gear="bulk")
+    with _attached(database) as capture:
+        assert f"✓ slot {database.name}: not active" in status()[1], "it is about to read"
+        copy = f"{database.name}_copy"
+        capture.execute(
+            "SELECT pg_copy_logical_replication_slot(%s, %s, true)", [database.name, copy]
+        )
+        slot = status("--json")[1]["slot"]
+        assert (slot["active"], slot["copied"]) == (True, True)
+        assert slot["active_pid"] == capture.info.backend_pid
+        assert f"✓ slot {database.name}: read through a temporary copy" in status()[1]
+    assert f"! slot {database.name}: not active" in status()[1]
+
+
 def test_a_capture_that_the_server_does_not_see(status: Any, database: Any, small_log: Any) -> None:
     """Its last word is a second old, and the server knows better."""
     _slot(database)
@@ -98,7 +117,7 @@ def test_a_capture_that_the_server_does_not_see(status: Any, database: Any, smal
     code, facts = status("--json")
     assert (code, facts["capture"]["running"]) == (1, False)
     assert "✗ capture: gone, last heard of" in status()[1]
-    error = {"at": "now", "kind": "LogUnavailable", "message": "no room", "hint": "free some"}
+    error = {"at": "now", "type": "LogUnavailable", "message": "no room", "hint": "free some"}
     _capture(small_log, gear="waiting", last_error=error)
     code, text = status()
     assert code == 1
@@ -115,7 +134,7 @@ def test_the_source_is_down(status: Any, small_log: Any) -> None:
     url = "postgresql://app:secret@127.0.0.1:1/shop"
     code, facts = status("--json", url=url)
     assert code == 3
-    assert facts["source"]["error"]["kind"] == "SourceUnavailable"
+    assert facts["source"]["error"]["type"] == "SourceUnavailable"
     assert facts["slot"] is None
     assert facts["log"] == {"position": "0/3E9", "lag_bytes": None, "lag_seconds": None}
     code, text = status(url=url)
@@ -128,7 +147,7 @@ def test_no_slot_and_no_log(status: Any, tmp_path: Path) -> None:
     code, facts = status("--json", log=str(tmp_path / "nothing"))
     assert code == 1
     assert not facts["slot"]["exists"]
-    assert facts["log"]["error"]["kind"] == "LogMissing"
+    assert facts["log"]["error"]["type"] == "LogMissing"
     assert facts["capture"] is None
     _, text = status(log=str(tmp_path / "nothing"))
     assert "pgtide init" in text
@@ -137,7 +156,7 @@ def test_no_slot_and_no_log(status: Any, tmp_path: Path) -> None:
 
 def test_a_capture_that_stopped_with_an_error(status: Any, database: Any, small_log: Any) -> None:
     _slot(database)
-    error = {"at": "now", "kind": "SlotInvalidated", "message": "it is gone", "hint": "do this"}
+    error = {"at": "now", "type": "SlotInvalidated", "message": "it is gone", "hint": "do this"}
     long_ago = (datetime.now(UTC) - timedelta(minutes=5)).isoformat()
     _capture(small_log, updated_at=long_ago, last_error=error)
     code, facts = status("--json")

@@ -82,3 +82,40 @@ def verified_body(key: bytes, content: bytes) -> bytes | None:
     signature, separator, body = content.partition(b"\n")
     expected = hmac.new(key, body, hashlib.sha256).hexdigest().encode()
     return body if separator and hmac.compare_digest(signature, expected) else None
+
+
+CATALOGS = {
+    "pg_namespace": "nspname, nspacl::text",
+    "pg_class": "relname, relkind, relreplident, relacl::text",
+    "pg_proc": "proname, pronargs",
+    "pg_event_trigger": "evtname",
+    "pg_publication": "pubname",
+    "pg_publication_rel": "prrelid",
+    "pg_type": "typname",
+    "pg_constraint": "conname",
+    "pg_default_acl": "defaclacl::text",
+    "pg_trigger": "tgname",
+    "pg_seclabel": "label",
+    "pg_description": "description",
+}
+
+
+def catalog(database: Database) -> dict[str, list[tuple[Any, ...]]]:
+    """Everything that could be left behind, slots of this database included."""
+    found = {
+        name: database.execute(
+            f"SELECT {columns} FROM {name} ORDER BY 1, 2"
+            if "," in columns
+            else f"SELECT {columns} FROM {name} ORDER BY 1"
+        )
+        for name, columns in CATALOGS.items()
+    }
+    found["slots"] = database.execute(
+        "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"
+    )
+    return found
+
+
+def script_of(result: InitResult) -> str:
+    """What ``init --dry-run`` prints of its steps."""
+    return "\n".join(step.script() for step in result.steps)

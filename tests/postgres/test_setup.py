@@ -1,8 +1,6 @@
-"""``init`` and ``destroy``: as an administrator, and with as few rights as possible."""
+"""``init`` and ``destroy`` as an administrator."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import psycopg
 import pytest
@@ -13,55 +11,21 @@ from pgtide.errors import (
     IdentityMissing,
     LogGap,
     OtherSource,
-    PrivilegeMissing,
     SlotBusy,
     SourceError,
 )
 from pgtide.log.source import LogSource
-from pgtide.postgres import setup
 from pgtide.postgres.connection import connect, connect_replication, run
-from pgtide.postgres.ddl_trigger import read_key
 from pgtide.postgres.settings import read_slot_settings
 from pgtide.postgres.setup import init
 from pgtide.postgres.slot import capture_lock_key, read_slot
 from pgtide.postgres.teardown import destroy
 from tests.fixtures.databases import Database
 from tests.fixtures.postgres import MakeServer
-from tests.postgres.source import PreparedSource, make_config, tables
+from tests.postgres.source import PreparedSource, catalog, make_config, script_of, tables
 
 KEYED = "CREATE TABLE keyed (id int PRIMARY KEY);"
 KEYLESS = "CREATE TABLE keyless (x int);"
-
-CATALOGS = {
-    "pg_namespace": "nspname, nspacl::text",
-    "pg_class": "relname, relkind, relreplident, relacl::text",
-    "pg_proc": "proname, pronargs",
-    "pg_event_trigger": "evtname",
-    "pg_publication": "pubname",
-    "pg_publication_rel": "prrelid",
-    "pg_type": "typname",
-    "pg_constraint": "conname",
-    "pg_default_acl": "defaclacl::text",
-    "pg_trigger": "tgname",
-    "pg_seclabel": "label",
-    "pg_description": "description",
-}
-
-
-def catalog(database: Database) -> dict[str, list[tuple[Any, ...]]]:
-    """Everything that could be left behind, slots of this database included."""
-    found = {
-        name: database.execute(
-            f"SELECT {columns} FROM {name} ORDER BY 1, 2"
-            if "," in columns
-            else f"SELECT {columns} FROM {name} ORDER BY 1"
-        )
-        for name, columns in CATALOGS.items()
-    }
-    found["slots"] = database.execute(
-        "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"
-    )
-    return found
 
 
 @pytest.fixture
@@ -223,10 +187,6 @@ def test_without_ddl_the_list_is_brought_up_to_date(admin: Database) -> None:
     ]
 
 
-def script_of(result: setup.InitResult) -> str:
-    return "\n".join(step.script() for step in result.steps)
-
-
 def test_dry_run_changes_nothing_and_its_script_does_the_same(admin: Database) -> None:
     before = catalog(admin)
     result = init(make_config(admin), dry_run=True)
@@ -250,86 +210,6 @@ def test_used_slot_is_never_made_again(admin: Database) -> None:
     result = init(make_config(admin))
     assert not result.slot_created
     assert result.consistent_point is None
-
-
-@pytest.fixture
-def capture_url(admin: Database) -> str:
-    return admin.create_role("LOGIN REPLICATION")
-
-
-def test_least_privilege(admin: Database, capture_url: str) -> None:
-    """The role of docs/OPERATIONS.md: LOGIN REPLICATION and what init grants, nothing more."""
-    result = init(make_config(admin, url=capture_url, admin_url=admin.url))
-    assert result.slot_created
-    admin.execute("INSERT INTO keyed VALUES (1); CREATE TABLE more (id int PRIMARY KEY)")
-    with connect(capture_url) as conn:
-        assert read_key(conn) is not None
-        assert read_slot_settings(conn, admin.name) is not None
-        rows = conn.execute(
-            "SELECT data FROM pg_logical_slot_peek_binary_changes(%s, NULL, NULL,"
-            " 'proto_version', '1', 'publication_names', %s, 'messages', 'true')",
-            [admin.name, admin.name],
-        ).fetchall()
-        assert {b"I", b"M"} <= {bytes(data[:1]) for (data,) in rows}
-        conn.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", [admin.name])
-        conn.execute("SELECT pg_logical_emit_message(false, 'pgtide.heartbeat', '')")
-        with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            conn.execute("SELECT * FROM public.keyed")
-        with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            conn.execute("UPDATE pgtide.settings SET value = '{}'")
-    with connect_replication(capture_url) as stream:
-        run(stream, f"CREATE_REPLICATION_SLOT {admin.name}_t TEMPORARY LOGICAL pgoutput")
-    destroy(make_config(admin, url=capture_url, admin_url=admin.url))
-
-
-def test_role_without_replication_is_given_it(admin: Database) -> None:
-    url = admin.create_role("LOGIN")
-    init(make_config(admin, url=url, admin_url=admin.url))
-    role = admin.roles[-1]
-    assert admin.execute(f"SELECT rolreplication FROM pg_roles WHERE rolname = '{role}'") == [
-        (True,)
-    ]
-    result = destroy(make_config(admin, url=url, admin_url=admin.url))
-    assert f"role {role} may replicate" in result.left
-
-
-def test_script_of_a_dba_is_enough_for_the_capture_role(admin: Database, capture_url: str) -> None:
-    dry = init(make_config(admin, url=capture_url, admin_url=admin.url), dry_run=True)
-    with admin.connect() as conn:
-        conn.execute(script_of(dry).encode())
-    result = init(make_config(admin, url=capture_url))
-    assert result.slot_created
-    destroy(make_config(admin, url=capture_url, admin_url=admin.url))
-
-
-def test_role_without_rights_is_told_so(admin: Database, capture_url: str) -> None:
-    with pytest.raises(PrivilegeMissing) as caught:
-        init(make_config(admin, url=capture_url))
-    assert "admin_url" in caught.value.hint
-
-
-def test_owner_without_superuser_gets_a_list_and_no_trigger(admin: Database) -> None:
-    url = admin.create_role("LOGIN REPLICATION")
-    role = admin.roles[-1]
-    admin.execute(f"ALTER DATABASE {admin.name} OWNER TO {role}; ALTER TABLE keyed OWNER TO {role}")
-    result = init(make_config(admin, url=url))
-    notes = [step.text for step in result.steps if step.note]
-    assert any("may not create event triggers" in note for note in notes)
-    assert any("tables created later are not captured" in note for note in notes)
-    destroy(make_config(admin, url=url))
-    admin.execute(f"REASSIGN OWNED BY {role} TO postgres")
-
-
-def test_schema_of_somebody_else_is_not_used(admin: Database, capture_url: str) -> None:
-    role = admin.roles[-1]
-    owner_url = admin.create_role("LOGIN")
-    owner = admin.roles[-1]
-    admin.execute(f"CREATE SCHEMA pgtide AUTHORIZATION {owner}")
-    admin.execute(f"GRANT CREATE ON DATABASE {admin.name} TO {role}")
-    with pytest.raises(SourceError, match="schema pgtide belongs to"):
-        init(make_config(admin, url=capture_url))
-    assert owner_url
-    admin.execute(f"DROP SCHEMA pgtide; REVOKE ALL ON DATABASE {admin.name} FROM {role}")
 
 
 def test_unknown_table_is_a_misspelling(admin: Database) -> None:

@@ -23,6 +23,7 @@ from typer.main import get_command
 
 from pgtide.cli.invocation import Invocation, global_options
 from pgtide.cli.rendering import configure_logging, render_error, render_unexpected
+from pgtide.cli.stdout import stdout_may_close
 from pgtide.errors import ConfigError, PgtideError
 
 COMMANDS = {
@@ -57,6 +58,11 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, _, rest = super().resolve_command(ctx, args)
         return name, load_command(name) if name else None, rest
+
+    def invoke(self, ctx: Any) -> Any:
+        # A command whose exit code says something sees to this itself, around what it prints.
+        with stdout_may_close():
+            return super().invoke(ctx)
 
 
 def load_command(name: str) -> Any:

@@ -9,6 +9,7 @@ import typer
 
 from pgtide.cli.invocation import Invocation
 from pgtide.cli.marks import print_line
+from pgtide.cli.stdout import stdout_may_close
 
 
 def command(ctx: typer.Context) -> int:
@@ -29,9 +30,10 @@ def command(ctx: typer.Context) -> int:
 
     checks = run_checks(config, probe_log(config))
     failed = any(check.level == "fail" for check in checks)
-    if invocation.json:
-        print(json.dumps({"ok": not failed, "checks": [asdict(check) for check in checks]}))
-    else:
-        for check in checks:
-            print_line(check.level, f"{check.name}: {check.message}", check.hint)
+    with stdout_may_close():
+        if invocation.json:
+            print(json.dumps({"ok": not failed, "checks": [asdict(check) for check in checks]}))
+        else:
+            for check in checks:
+                print_line(check.level, f"{check.name}: {check.message}", check.hint)
     return 1 if failed else 0

@@ -29,7 +29,7 @@ def command(
     --dry-run stdout is a script for psql. JSON: {"slot", "slot_created",
     "consistent_point", "database", "system_identifier", "timeline",
     "log_created", "steps": [{"name", "text", "state": "done" | "already" |
-    "note"}]}.
+    "note"}]}; with --dry-run {"sql"}.
 
     \b
     Example:
@@ -49,7 +49,8 @@ def command(
         )
     result = init(config, dry_run=dry_run, log=probe.source)
     if dry_run:
-        print(_script(result))
+        script = _script(result)
+        print(json.dumps({"sql": script}) if invocation.json else script)
         return
     created = _create_log(config, result, exists=probe.source is not None)
     if invocation.json:

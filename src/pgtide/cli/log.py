@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from pgtide.position import Position
 
 command = typer.Typer(
-    help="Look at the change log and maintain it.", no_args_is_help=True, rich_markup_mode=None
+    help="Look at the change log and maintain it.",
+    epilog="\b\nExample:\n  pgtide log tail --follow",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 
@@ -60,15 +63,10 @@ def tail(
       pgtide log tail --follow --from now --table 'public.*' --format debezium
     """
     invocation = ctx.ensure_object(Invocation)
-    # A pipe that closes, as `| head` does, and Ctrl-C both mean: that was enough.
+    # Ctrl-C means that it was enough, as does a pipe that closes.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
+    with suppress(KeyboardInterrupt):
         _print_events(invocation, follow, table, start, format, limit)
-    except KeyboardInterrupt:
-        pass
-    except BrokenPipeError:
-        # Python flushes stdout once more at exit; give it something that takes it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _print_events(

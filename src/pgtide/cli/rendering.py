@@ -7,6 +7,7 @@ import logging
 import sys
 import traceback
 from pathlib import Path
+from typing import Any
 
 from pgtide.errors import PgtideError
 
@@ -22,17 +23,21 @@ def configure_logging(level: str) -> None:
     logger.setLevel(level.upper())
 
 
+def error_document(error: PgtideError) -> dict[str, Any]:
+    """An error as JSON, wherever one is shown."""
+    return {
+        "type": type(error).__name__,
+        "message": error.message,
+        "detail": error.detail,
+        "hint": error.hint,
+        "exit_code": error.exit_code,
+    }
+
+
 def render_error(error: PgtideError, *, as_json: bool) -> int:
     """Print an error and return the exit code it asks for."""
     if as_json:
-        fields = {
-            "type": type(error).__name__,
-            "message": error.message,
-            "detail": error.detail,
-            "hint": error.hint,
-            "exit_code": error.exit_code,
-        }
-        print(json.dumps({"error": fields}, ensure_ascii=False), file=sys.stderr)
+        print(json.dumps({"error": error_document(error)}, ensure_ascii=False), file=sys.stderr)
         return error.exit_code
     lines = [("error: ", error.message), ("", error.detail), ("hint: ", error.hint)]
     for label, text in lines:

@@ -9,6 +9,7 @@ import typer
 
 from pgtide.cli.invocation import Invocation
 from pgtide.cli.marks import print_line
+from pgtide.cli.stdout import stdout_may_close
 
 
 def command(ctx: typer.Context) -> int:
@@ -18,11 +19,12 @@ def command(ctx: typer.Context) -> int:
     missing or lost, or capture failed, tries again or ended without saying so. Whether it runs
     is what the server sees. Rates are measured for one second. JSON: {"ok", "source": {"error"}
     or {"server_lsn", "wal_bytes_per_second"}, "slot": {"name", "exists", "active",
-    "active_pid", "wal_status", "retained_bytes", "safe_wal_size", "seconds_to_invalidation",
-    "confirmed", "restart"} or null, "log": {"position", "lag_bytes", "lag_seconds"} or
-    {"error"}, "capture": {"running", "pid", "gear", "events", "events_per_second",
-    "started_at", "updated_at", "last_error"} or null}. An error is {"kind", "message", "hint",
-    "exit_code"}.
+    "active_pid", "copied", "wal_status", "retained_bytes", "safe_wal_size",
+    "seconds_to_invalidation", "confirmed", "restart"} or null, "log": {"position", "lag_bytes",
+    "lag_seconds"} or {"error"}, "capture": {"running", "pid", "gear", "events",
+    "events_per_second", "started_at", "updated_at", "last_error"} or null}. An error is
+    {"type", "message", "detail", "hint", "exit_code"}. "copied": a backlog is read through a
+    temporary copy of the slot.
 
     \b
     Example:
@@ -33,13 +35,14 @@ def command(ctx: typer.Context) -> int:
     from pgtide.cli.status_facts import gather
 
     status = gather(config)
-    if invocation.json:
-        print(json.dumps(status, ensure_ascii=False))
-    else:
-        _print_source(status)
-        _print_slot(status["slot"])
-        _print_log(status["log"])
-        _print_capture(status["capture"])
+    with stdout_may_close():
+        if invocation.json:
+            print(json.dumps(status, ensure_ascii=False))
+        else:
+            _print_source(status)
+            _print_slot(status["slot"], status["capture"])
+            _print_log(status["log"])
+            _print_capture(status["capture"])
     if error := status["source"].get("error"):
         return int(error["exit_code"])
     return 0 if status["ok"] else 1
@@ -54,7 +57,7 @@ def _print_source(status: dict[str, Any]) -> None:
     print_line("ok", f"source: at {source['server_lsn']}, writes {rate}/s of WAL")
 
 
-def _print_slot(slot: dict[str, Any] | None) -> None:
+def _print_slot(slot: dict[str, Any] | None, capture: dict[str, Any] | None) -> None:
     if slot is None:
         return
     if not slot["exists"]:
@@ -64,8 +67,7 @@ def _print_slot(slot: dict[str, Any] | None) -> None:
         hint = "Changes are missing from the log. Run: pgtide destroy, pgtide init"
         print_line("fail", f"slot {slot['name']}: lost, the server removed its WAL", hint)
         return
-    use = f"active (server process {slot['active_pid']})" if slot["active"] else "not active"
-    text = f"slot {slot['name']}: {use}, {slot['wal_status']}"
+    text = f"slot {slot['name']}: {_use(slot)}, {slot['wal_status']}"
     text += f", retains {_size(slot['retained_bytes'] or 0)} of WAL"
     if slot["safe_wal_size"] is not None:
         text += f", {_size(slot['safe_wal_size'])} left until the server drops it"
@@ -73,7 +75,16 @@ def _print_slot(slot: dict[str, Any] | None) -> None:
     if left is not None:
         text += f", in {_duration(left)} at the present rate"
     endangered = slot["wal_status"] == "unreserved" or (left is not None and left < 3600)
-    print_line("warn" if endangered or not slot["active"] else "ok", text)
+    # Between two sessions, or before its first, a capture is attached and reads nothing.
+    idle = not slot["active"] and not (capture and capture["running"])
+    print_line("warn" if endangered or idle else "ok", text)
+
+
+def _use(slot: dict[str, Any]) -> str:
+    if not slot["active"]:
+        return "not active"
+    how = "read through a temporary copy" if slot["copied"] else "active"
+    return f"{how} (server process {slot['active_pid']})"
 
 
 def _print_log(log: dict[str, Any]) -> None:

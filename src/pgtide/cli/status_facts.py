@@ -15,13 +15,14 @@ from typing import Any
 import psycopg
 
 from pgtide.capture.progress import ENDED, FILE, LOCAL_INTERVAL_S, OBJECT_STORE_INTERVAL_S
+from pgtide.cli.rendering import error_document
 from pgtide.config import Config
 from pgtide.errors import PgtideError
 from pgtide.log.reader import Log
 from pgtide.log.storage import Storage
 from pgtide.position import Lsn
 from pgtide.postgres.connection import connect, translate
-from pgtide.postgres.slot import SlotState, capture_pids, read_slot
+from pgtide.postgres.slot import SlotState, capture_pids, read_slot, reading_pid
 
 SAMPLE_SECONDS = 1.0  # between the two looks that rates are taken from
 _OVERDUE = 5  # intervals without a word after which a capture is silent
@@ -70,13 +71,14 @@ def _source(config: Config) -> _Source:
             now = Lsn.parse(text)
             rate = (now - before) / (time.monotonic() - began)
             slot = read_slot(conn, config.source.slot)
+            reader = reading_pid(conn, config.source.slot)
             captured = bool(capture_pids(conn, config.source.slot))
     except psycopg.Error as exc:
-        return _Source({"error": _error(translate(exc))})
+        return _Source({"error": error_document(translate(exc))})
     except PgtideError as exc:
-        return _Source({"error": _error(exc)})
+        return _Source({"error": error_document(exc)})
     facts = {"server_lsn": text, "wal_bytes_per_second": round(rate, 1)}
-    return _Source(facts, _slot(slot, rate), now, at, captured)
+    return _Source(facts, _slot(slot, reader, rate), now, at, captured)
 
 
 def _one(row: tuple[Any, ...] | None) -> tuple[Any, ...]:
@@ -85,7 +87,7 @@ def _one(row: tuple[Any, ...] | None) -> tuple[Any, ...]:
     return row
 
 
-def _slot(slot: SlotState, rate: float) -> dict[str, Any]:
+def _slot(slot: SlotState, reader: int | None, rate: float) -> dict[str, Any]:
     # The server counts safe_wal_size down as WAL is written while the slot stands still.
     left = None
     if slot.safe_wal_size is not None and rate > 0:
@@ -93,8 +95,9 @@ def _slot(slot: SlotState, rate: float) -> dict[str, Any]:
     return {
         "name": slot.name,
         "exists": slot.exists,
-        "active": slot.active_pid is not None,
-        "active_pid": slot.active_pid,
+        "active": reader is not None,
+        "active_pid": reader,
+        "copied": reader is not None and slot.active_pid is None,
         "wal_status": "lost" if slot.invalid else slot.wal_status,
         "retained_bytes": slot.retained_bytes,
         "safe_wal_size": slot.safe_wal_size,
@@ -111,7 +114,7 @@ def _log(config: Config, server: Lsn | None, at: datetime | None) -> dict[str, A
         lag = None if server is None else max(0, server - position)
         behind = 0.0 if lag == 0 else _seconds_behind(log, at)
     except PgtideError as exc:
-        return {"error": _error(exc)}
+        return {"error": error_document(exc)}
     return {"position": str(position), "lag_bytes": lag, "lag_seconds": behind}
 
 
@@ -143,15 +146,6 @@ def _capture(config: Config, attached: bool | None) -> dict[str, Any] | None:
     running = attached if attached is not None else fresh and fields["gear"] not in ENDED
     wanted = ("gear", "events", "events_per_second", "started_at", "updated_at", "last_error")
     return {"running": running, "pid": fields["pid"], **{name: fields[name] for name in wanted}}
-
-
-def _error(exc: PgtideError) -> dict[str, Any]:
-    return {
-        "kind": type(exc).__name__,
-        "message": exc.message,
-        "hint": exc.hint,
-        "exit_code": exc.exit_code,
-    }
 
 
 def _text(lsn: Lsn | None) -> str | None:

@@ -46,6 +46,12 @@ def _patterns(value: list[str]) -> list[str]:
     return value
 
 
+def _location(value: str) -> str:
+    if not value.strip():
+        raise ConfigError("must not be empty", hint="name a directory or an object store URL")
+    return value
+
+
 def _options(value: Any) -> Any:
     """Let options be written as YAML numbers and booleans; their readers want text."""
     if not isinstance(value, dict):
@@ -115,7 +121,7 @@ class Source(Section):
 class Log(Section):
     """The change log."""
 
-    path: str
+    path: Annotated[str, AfterValidator(_reporting(_location))]
     """Directory, relative to the configuration file, or an object store URL (`s3://…`)."""
     flush_interval: Annotated[Seconds, _at_least("10ms", parse_duration)] = 0.5
     """The longest a committed transaction waits before it is written, as in `500ms`."""

@@ -1,7 +1,9 @@
 """Writing the files of a compaction: row groups in, durable data files out.
 
-A file ends where a table ends, once it or the table that follows is large. What is held in
-memory is one row group and the compressed bytes of one file.
+A file ends where a table ends, once it or the table that follows is large. The next one always
+overlaps it in positions, so that the files of one compaction are one unit: if they fell apart
+where tables were filled one after the other, they would be merged again and again. What is held
+in memory is one row group and the compressed bytes of one file.
 """
 
 from __future__ import annotations
@@ -33,10 +35,12 @@ def write_files(
     """Write row groups, each marked with whether a table begins there; the files are durable."""
     file = _File()
     for begins, rows in groups:
-        if file.rows and begins and file.rows + rows.num_rows >= FILE_ROWS:
+        statistics = file_statistics(rows)
+        large = file.rows + rows.num_rows >= FILE_ROWS
+        if file.rows and begins and large and file.overlaps(statistics):
             yield file.finish(changes, day, logged_at_ms)
             file = _File()
-        file.add(rows)
+        file.add(rows, statistics)
     if file.rows:
         yield file.finish(changes, day, logged_at_ms)
 
@@ -48,9 +52,14 @@ class _File:
         self._statistics: dict[str, Any] = {}
         self._writer = pq.ParquetWriter(self._sink, FILE_SCHEMA, **PARQUET_OPTIONS)
 
-    def add(self, rows: pa.Table) -> None:
+    def overlaps(self, other: dict[str, Any]) -> bool:
+        """Whether the range of positions has something in common with these statistics."""
+        low, high = _range(self._statistics)
+        other_low, other_high = _range(other)
+        return low <= other_high and other_low <= high
+
+    def add(self, rows: pa.Table, found: dict[str, Any]) -> None:
         self._writer.write_table(rows, row_group_size=rows.num_rows)
-        found = file_statistics(rows)
         self._statistics = merged_statistics(self._statistics, found) if self.rows else found
         self.rows += rows.num_rows
 
@@ -67,3 +76,8 @@ class _File:
             logged_at_ms=logged_at_ms,
             data_change=False,
         )
+
+
+def _range(statistics: dict[str, Any]) -> tuple[tuple[int, int], tuple[int, int]]:
+    low, high = statistics["minValues"], statistics["maxValues"]
+    return (low["lsn"], low["seq"]), (high["lsn"], high["seq"])

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyarrow import fs
 
+from pgtide.errors import LogError
 from pgtide.log.storage import Storage, unavailable
 
 
@@ -48,3 +49,12 @@ def delete(storage: Storage, path: str) -> None:
         return
     except OSError as exc:
         raise unavailable(exc) from exc
+
+
+def file_missing(exc: FileNotFoundError) -> LogError:
+    """The error for a data file that the log names and that is not there."""
+    return LogError(
+        "a data file of the log is missing",
+        detail=str(exc).splitlines()[0],
+        hint="Someone removed it: restore the log from a backup or start a new one.",
+    )

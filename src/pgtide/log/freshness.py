@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 import pyarrow.compute as pc
 
+from pgtide.log.files import file_missing
 from pgtide.log.order import open_pieces
 from pgtide.log.snapshot import Snapshot
 from pgtide.log.source import app_id
@@ -39,9 +40,12 @@ def _newest_commit(changes: Storage, snapshot: Snapshot) -> datetime | None:
     newest = max(snapshot.files, key=lambda file: file.high, default=None)
     if newest is None:
         return None
-    times = [
-        pc.max(piece.read(["committed_at"]).column(0)).as_py()
-        for piece in open_pieces(changes, newest)
-        if piece.high == newest.high
-    ]
+    try:
+        times = [
+            pc.max(piece.read(["committed_at"]).column(0)).as_py()
+            for piece in open_pieces(changes, newest)
+            if piece.high == newest.high
+        ]
+    except FileNotFoundError as exc:
+        raise file_missing(exc) from exc
     return max((time for time in times if time is not None), default=None)

@@ -15,8 +15,9 @@ from typing import Any
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
-from pgtide.errors import LogUnavailable
+from pgtide.errors import LogFenced, LogUnavailable
 from pgtide.log.datafile import now_ms
+from pgtide.log.files import delete
 from pgtide.log.source import app_id, timeline_app_id
 from pgtide.log.storage import Storage
 from pgtide.log.table import commit_path, fenced, open_table, read_transaction
@@ -55,7 +56,13 @@ class LocalCommits:
         # Was the name free because clean-up had removed another writer's commit? It removes the
         # oldest first, so then the one before is gone as well.
         if not self._changes.exists(commit_path(version - 1)):
-            self.reopen()
+            try:
+                self.reopen()
+            except LogFenced:
+                # A follower must not find it. Nobody needs it: clean-up leaves no version behind
+                # that its checkpoint does not cover.
+                delete(self._changes, commit_path(version))
+                raise
 
     def reopen(self) -> None:
         """Find the newest version anew; the newest position must be our own."""

@@ -84,6 +84,7 @@ class Maintenance:
         self._clock = clock
         self._commits = ROUND_COMMITS if self._changes.local is not None else ROUND_COMMITS_REMOTE
         self._checkpointed = -1
+        self._memory: dict[str, int] = {}  # what `compact` has found out about files
         now = clock()
         self._next_retain = now + FIRST_RETAIN_SECONDS
         self._next_sweep = now + RETAIN_SECONDS
@@ -128,7 +129,7 @@ class Maintenance:
         dropped = self._retain(table)
         end = read_snapshot(table).end
         merged = 0
-        while files := compact(self._changes, table, end, everything=True):
+        while files := compact(self._changes, table, end, everything=True, memory=self._memory):
             merged += files
         made = checkpoint(self._changes, table)
         return Outcome(made, merged, dropped, clean(self._changes, list_readers(self._log)))
@@ -144,7 +145,7 @@ class Maintenance:
         settled = _settled(read_snapshot(table), time.time())
         merged = 0
         for _ in range(_RUNS_AT_ONCE):
-            files = compact(self._changes, table, settled)
+            files = compact(self._changes, table, settled, memory=self._memory)
             if not files:
                 break
             merged += files

@@ -19,7 +19,7 @@ from pgtide.log.schema import TABLE_SCHEMA
 from pgtide.log.snapshot import DataFile, Snapshot
 from pgtide.log.source import maintenance_app_id
 from pgtide.log.storage import Storage
-from pgtide.log.table import NO_HOOKS, commit_path
+from pgtide.log.table import NO_HOOKS, commit_path, read_transaction
 
 # Appends that win while we commit cost one try each; there are at most some tens a second.
 _TRIES = 200
@@ -48,8 +48,7 @@ def commit_maintenance(
         )
         table.update_incremental()
     except CommitFailedError as exc:
-        table.update_incremental()
-        if (table.transaction_version(counter) or 0) > snapshot.maintenance:
+        if _newest_counter(table, counter) > snapshot.maintenance:
             return False
         raise _refused(exc) from exc
     except (DeltaError, OSError) as exc:
@@ -57,6 +56,15 @@ def commit_maintenance(
     for version in range(snapshot.version + 1, table.version() + 1):
         changes.sync(commit_path(version))
     return True
+
+
+def _newest_counter(table: DeltaTable, counter: str) -> int:
+    """The counter after the handle has caught up with what the others committed."""
+    try:
+        table.update_incremental()
+    except (DeltaError, OSError) as exc:
+        raise _refused(exc) from exc
+    return read_transaction(table, counter)
 
 
 def remove_action(file: DataFile) -> RemoveAction:

@@ -6,12 +6,12 @@ window is read twice: first nothing but its sort keys, which say exactly which r
 each window, then the rows of one window after the other. Compaction reads its input the
 same way, by other keys.
 
-A cluster costs 24 bytes of memory per row while it is read, a window ``WINDOW_BYTES``.
+A cluster costs 32 bytes of memory per row while it is read, a window ``WINDOW_BYTES``, and
+a row group has to fit besides.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from pgtide.log.files import open_input
 from pgtide.log.schema import FILE_SCHEMA
+from pgtide.log.sizes import VALUES, cut, row_sizes
 from pgtide.log.snapshot import DataFile
 from pgtide.log.storage import Storage
 from pgtide.position import Lsn, Position
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from pgtide.config import TablePatterns
 
 WINDOW_ROWS = 131_072
-WINDOW_BYTES = 32 * 1024 * 1024  # of Parquet's uncompressed size
+WINDOW_BYTES = 32 * 1024 * 1024  # in memory
 BATCH_ROWS = 16_384
 
 Keys = list[npt.NDArray[np.int64]]
@@ -57,7 +58,7 @@ class Piece:
     source: tuple[pq.ParquetFile, int] | pa.Table
     day: date
     rows: int
-    bytes: int
+    bytes: int  # in memory, about
     low: Position
     high: Position
     table: tuple[str, str] | None
@@ -126,7 +127,7 @@ def open_pieces(storage: Storage, file: DataFile) -> list[Piece]:
                 source=(parquet, index),
                 day=file.day,
                 rows=group.num_rows,
-                bytes=group.total_byte_size,
+                bytes=_memory(group),
                 low=Position(Lsn(lsn[0]), seq[0]) if lsn and seq else file.low,
                 high=Position(Lsn(lsn[1]), seq[1]) if lsn and seq else file.high,
                 table=(schema[0], table[0]) if schema and table and one_table else file.table,
@@ -137,14 +138,13 @@ def open_pieces(storage: Storage, file: DataFile) -> list[Piece]:
 
 def in_memory(pieces: Sequence[Piece]) -> Sequence[Piece]:
     """The same rows as one piece, read once, when together they fit into a window."""
-    rows = sum(piece.rows for piece in pieces)
-    if not pieces or rows > _window_rows(pieces):
+    if not pieces or not _one_window(pieces):
         return pieces
     return [
         replace(
             pieces[0],
             source=pa.concat_tables(piece.read() for piece in pieces).combine_chunks(),
-            rows=rows,
+            rows=sum(piece.rows for piece in pieces),
             bytes=sum(piece.bytes for piece in pieces),
             low=min(piece.low for piece in pieces),
             high=max(piece.high for piece in pieces),
@@ -174,25 +174,42 @@ def read_sorted(
     arrays = [np.concatenate(parts) for parts in zip(*per_piece, strict=True)]
     order = np.lexsort(arrays[::-1])
     starts = np.cumsum([0, *(piece.rows for piece in pieces)])
-    size = _window_rows(pieces)
-    for begin in range(0, len(order), size):
-        window = order[begin : begin + size]
-        owners = np.searchsorted(starts, window, side="right") - 1
-        parts, taken = [], []
-        for owner in np.unique(owners):
-            places = np.flatnonzero(owners == owner)
-            rows = pieces[owner].read()
-            if len(places) < rows.num_rows:
-                rows = rows.take(window[places] - starts[owner])
-                taken.append(places)
-            else:
-                # All rows of the piece are wanted: keep them as they lie.
-                taken.append(places[np.argsort(window[places])])
-            parts.append(_with_day(rows, pieces[owner].day) if day else rows)
-        rows = pa.concat_tables(parts)
-        places = np.argsort(np.concatenate(taken))
-        in_order = bool(np.all(places[:-1] < places[1:]))
-        yield rows if in_order else rows.take(places)
+    for begin, end in _windows(pieces, order):
+        yield _window(pieces, starts, order[begin:end], day=day)
+
+
+def _windows(pieces: Sequence[Piece], order: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Where to cut the sorted rows; their values are looked at if they are not few."""
+    if _one_window(pieces):
+        return iter([(0, len(order))])
+    sizes = np.concatenate([row_sizes(piece.read(VALUES)) for piece in pieces])
+    return cut(sizes[order], WINDOW_ROWS, WINDOW_BYTES)
+
+
+def _window(
+    pieces: Sequence[Piece],
+    starts: npt.NDArray[np.int64],
+    window: npt.NDArray[np.int64],
+    *,
+    day: bool,
+) -> pa.Table:
+    """The rows with these numbers, in this order; ``starts`` has each piece's first number."""
+    owners = np.searchsorted(starts, window, side="right") - 1
+    parts, taken = [], []
+    for owner in np.unique(owners):
+        places = np.flatnonzero(owners == owner)
+        rows = pieces[owner].read()
+        if len(places) < rows.num_rows:
+            rows = rows.take(window[places] - starts[owner])
+            taken.append(places)
+        else:
+            # All rows of the piece are wanted: keep them as they lie.
+            taken.append(places[np.argsort(window[places])])
+        parts.append(_with_day(rows, pieces[owner].day) if day else rows)
+    rows = pa.concat_tables(parts)
+    places = np.argsort(np.concatenate(taken))
+    in_order = bool(np.all(places[:-1] < places[1:]))
+    return rows if in_order else rows.take(places)
 
 
 def position_keys(piece: Piece) -> Keys:
@@ -201,10 +218,17 @@ def position_keys(piece: Piece) -> Keys:
     return [rows.column(name).to_numpy() for name in ("lsn", "seq")]
 
 
-def _window_rows(pieces: Sequence[Piece]) -> int:
-    rows = sum(piece.rows for piece in pieces)
-    windows = math.ceil(sum(piece.bytes for piece in pieces) / WINDOW_BYTES)
-    return max(1, min(WINDOW_ROWS, math.ceil(rows / max(1, windows))))
+def _one_window(pieces: Sequence[Piece]) -> bool:
+    return (
+        sum(piece.rows for piece in pieces) <= WINDOW_ROWS
+        and sum(piece.bytes for piece in pieces) <= WINDOW_BYTES
+    )
+
+
+def _memory(group: Any) -> int:
+    """What a row group takes in memory: Arrow has an offset also where Parquet has nothing."""
+    values: int = sum(group.column(index).num_values for index in range(group.num_columns))
+    return int(group.total_byte_size) + 4 * values
 
 
 def _bounds(group: Any, column: int) -> tuple[Any, Any] | None:

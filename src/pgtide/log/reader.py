@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from pgtide.errors import LogError, LogGap
 from pgtide.log.event import Event, read_events
+from pgtide.log.files import file_missing
 from pgtide.log.follow import Cleaned, CommitTail
 from pgtide.log.freshness import known_until
 from pgtide.log.order import read_ordered
@@ -138,7 +139,7 @@ class _Reading:
             except FileNotFoundError as exc:
                 # A file may go an hour after compaction replaced it: take the replacement.
                 if self._next == before and self._log.snapshot().version == snapshot.version:
-                    raise _file_missing(exc) from exc
+                    raise file_missing(exc) from exc
         self._next = max(self._next, snapshot.end)
         self._tail = CommitTail(self._changes, snapshot.version)
 
@@ -177,11 +178,3 @@ class _Reading:
                 "log.retention says how long rows stay.",
             )
         return self._next
-
-
-def _file_missing(exc: FileNotFoundError) -> LogError:
-    return LogError(
-        "a data file of the log is missing",
-        detail=str(exc).splitlines()[0],
-        hint="Someone removed it: restore the log from a backup or start a new one.",
-    )

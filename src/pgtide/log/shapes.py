@@ -19,7 +19,7 @@ from deltalake.exceptions import DeltaError
 from pgtide.errors import LogMissing
 from pgtide.log.schema import SHAPES, SHAPES_SCHEMA
 from pgtide.log.storage import Storage
-from pgtide.log.table import commit_path, commit_refused, open_table
+from pgtide.log.table import commit_path, commit_refused, create_refused, open_table
 from pgtide.position import Lsn
 from pgtide.shape import Column, Shape
 
@@ -84,9 +84,12 @@ class ShapeStore:
 def create_shapes(log: Storage, baseline: Sequence[Shape]) -> None:
     """Make the table, with the shapes that hold at the start."""
     storage = log.child(SHAPES)
-    table = DeltaTable.create(
-        storage.root, SHAPES_SCHEMA, storage_options=storage.options, mode="ignore"
-    )
+    try:
+        table = DeltaTable.create(
+            storage.root, SHAPES_SCHEMA, storage_options=storage.options, mode="ignore"
+        )
+    except (DeltaError, OSError) as exc:
+        raise create_refused(exc, storage) from exc
     storage.sync(commit_path(0))
     if baseline and table.version() == 0:
         # One below, as everything that is no transaction: one may commit exactly there.

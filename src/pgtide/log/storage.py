@@ -7,18 +7,24 @@ object store is durable when it answers.
 
 from __future__ import annotations
 
+import errno
 import io
 import os
+import re
 import uuid
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
-from pgtide.errors import LogUnavailable
+from pgtide.errors import ConfigError, LogError, LogUnavailable
+
+# delta-rs takes %20 for a space wherever it stands, and fails on the others.
+_UNUSABLE = re.compile(r"%[0-9A-Fa-f]{2}|[\\\[\]^|\x00-\x1f\x7f]")
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class Storage:
@@ -26,11 +32,11 @@ class Storage:
 
     def __init__(self, root: str, options: dict[str, str] | None = None) -> None:
         self.options = dict(options or {})
-        scheme = urlsplit(root).scheme
-        # A one-letter scheme is a drive; file:// is a local path in other words.
+        if root.startswith("file://"):  # a local path in other words
+            root = unquote(root.removeprefix("file://"))
         self.local: Path | None = None
-        if scheme in ("", "file"):
-            self.local = Path(root.removeprefix("file://")).absolute()
+        if "://" not in root:
+            self.local = _usable(Path(root).absolute())
             self.root = str(self.local)
         else:
             self.root = root.rstrip("/")
@@ -75,7 +81,7 @@ class Storage:
         try:
             try:
                 _write_durably(staged, data)
-                os.link(staged, target)
+                _link(staged, target)
             except FileExistsError:
                 return False
             finally:
@@ -86,14 +92,17 @@ class Storage:
         return True
 
     def replace(self, path: str, data: bytes) -> None:
-        """Write a small file in one step: readers see the old one or the new one."""
+        """Write a small file durably, in one step: readers see the old one or the new one."""
         if self.local is None:
             self.write(path, data)
             return
-        temporary = f"{path}.{os.getpid()}.tmp"
-        self.write(temporary, data)
+        target = self.local / path
+        temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
         try:
-            os.replace(self.local / temporary, self.local / path)
+            self._ensure_directory(target.parent)
+            _write_durably(temporary, data)
+            os.replace(temporary, target)
+            sync_directory(target.parent)
         except OSError as exc:
             raise unavailable(exc) from exc
 
@@ -170,6 +179,30 @@ class _Upload(io.RawIOBase):
         if not self.closed:
             self._file.close()
             super().close()
+
+
+def _usable(path: Path) -> Path:
+    found = _UNUSABLE.search(str(path))
+    if found is not None:
+        raise ConfigError(
+            "log.path has characters that a log cannot have in its path",
+            detail=f"{found.group()!r} in {str(path)!r} would lead to another place, or to none.",
+            hint="Choose a path without \\ [ ] ^ |, control characters and percent codes.",
+        )
+    return path
+
+
+def _link(staged: Path, target: Path) -> None:
+    try:
+        os.link(staged, target)
+    except OSError as exc:
+        if exc.errno not in _NO_LINKS:
+            raise
+        raise LogError(
+            "the log's file system has no hard links",
+            detail=f"{exc.strerror}, in {target.parent}. A commit cannot appear there in one step.",
+            hint="Move the log to a local disk or an object store (s3://…) and set log.path.",
+        ) from exc
 
 
 def _write_durably(path: Path, data: bytes | memoryview) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pgtide.log.files import file_missing
 from pgtide.log.order import count_rows, open_pieces
 from pgtide.log.snapshot import DataFile, Snapshot
 from pgtide.log.storage import Storage
@@ -54,7 +55,10 @@ def summarise(changes: Storage, snapshot: Snapshot, shapes: Mapping[int, Shape])
 
 
 def _tables(changes: Storage, files: tuple[DataFile, ...]) -> list[dict[str, Any]]:
-    counts = count_rows(piece for file in files for piece in open_pieces(changes, file))
+    try:
+        counts = count_rows(piece for file in files for piece in open_pieces(changes, file))
+    except FileNotFoundError as exc:
+        raise file_missing(exc) from exc
     return [
         {"schema": schema, "table": table, "events": count}
         for (schema, table), count in sorted(counts.items(), key=lambda item: str(item[0]))

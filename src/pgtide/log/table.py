@@ -31,6 +31,15 @@ def open_table(storage: Storage) -> DeltaTable:
         ) from exc
 
 
+def create_refused(exc: Exception, storage: Storage) -> LogUnavailable:
+    """The error for a table that could not be made."""
+    return LogUnavailable(
+        "the log cannot be made",
+        detail=f"{storage.root}: {str(exc).splitlines()[0]}",
+        hint="Check that log.path and log.storage are right, then run again: pgtide init",
+    )
+
+
 def read_transaction(table: DeltaTable, app_id: str) -> Lsn:
     """The position that the handle's version has for an application id, 0 when it has none."""
     try:

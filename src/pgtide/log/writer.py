@@ -12,7 +12,7 @@ The contract behind exactly once (invariants I1, I2, I3, I5):
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
 
 from pgtide.log.datafile import (
@@ -37,13 +38,15 @@ from pgtide.log.delta_commits import DeltaCommits
 from pgtide.log.local_commits import LocalCommits
 from pgtide.log.schema import CHANGES, TABLE_SCHEMA
 from pgtide.log.shapes import create_shapes
+from pgtide.log.sizes import cut, row_sizes
 from pgtide.log.source import FORMAT, app_id, timeline_app_id
-from pgtide.log.storage import Storage, sync_directory, unavailable
-from pgtide.log.table import commit_path, open_table, read_transaction
+from pgtide.log.storage import Storage, sync_directory
+from pgtide.log.table import commit_path, create_refused, open_table, read_transaction
 from pgtide.position import Lsn
 from pgtide.shape import Shape
 
 ROW_GROUP_ROWS = 131_072
+ROW_GROUP_BYTES = 32 * 1024 * 1024  # in memory: it is what a reader must hold at once
 _EPOCH_DAY = date(1970, 1, 1)
 _DAY_MICROS = 86_400_000_000
 
@@ -62,24 +65,44 @@ def create_log(
     """Make an empty log whose position is ``start``; a log that exists is left alone."""
     log = Storage(path, storage)
     changes = log.child(CHANGES)
-    if DeltaTable.is_deltatable(changes.root, changes.options):
-        return
-    if log.local is not None:
-        try:
+    try:
+        if DeltaTable.is_deltatable(changes.root, changes.options):
+            return
+        if log.local is not None:
+            missing = [each for each in (log.local, *log.local.parents) if not each.exists()]
             log.local.mkdir(parents=True, exist_ok=True)
-        except OSError as exc:
-            raise unavailable(exc) from exc
-    create_shapes(log, baseline)
+            for each in missing:
+                sync_directory(each.parent)
+        create_shapes(log, baseline)
+        _create_changes(
+            changes,
+            {
+                "pgtide.format": FORMAT,
+                "pgtide.system_identifier": system_identifier,
+                "pgtide.database": database,
+                "pgtide.slot": slot,
+            },
+            Transaction(app_id(slot), int(start)),
+            Transaction(timeline_app_id(slot), timeline),
+        )
+        changes.sync(commit_path(0))
+        if log.local is not None:
+            for directory in (changes.root, log.root, log.local.parent):
+                sync_directory(Path(directory))
+    except (DeltaError, OSError) as exc:
+        raise create_refused(exc, changes) from exc
+
+
+def _create_changes(
+    changes: Storage, properties: dict[str, str], *transactions: Transaction
+) -> None:
     DeltaTable.create(
         changes.root,
         TABLE_SCHEMA,
         partition_by=["day"],
         description="pgtide change log, see docs/LOG_FORMAT.md",
         configuration={
-            "pgtide.format": FORMAT,
-            "pgtide.system_identifier": system_identifier,
-            "pgtide.database": database,
-            "pgtide.slot": slot,
+            **properties,
             "delta.logRetentionDuration": "interval 1 hours",
             # Nothing of ours reads tombstones; each costs whoever opens the log 3 µs.
             "delta.deletedFileRetentionDuration": "interval 10 minutes",
@@ -88,17 +111,8 @@ def create_log(
         },
         storage_options=changes.options,
         raise_if_key_not_exists=False,
-        commit_properties=CommitProperties(
-            app_transactions=[
-                Transaction(app_id(slot), int(start)),
-                Transaction(timeline_app_id(slot), timeline),
-            ]
-        ),
+        commit_properties=CommitProperties(app_transactions=list(transactions)),
     )
-    changes.sync(commit_path(0))
-    if log.local is not None:
-        for directory in (changes.root, log.root, log.local.parent):
-            sync_directory(Path(directory))
 
 
 class LogWriter:
@@ -145,13 +159,21 @@ class LogWriter:
     def _write_file(self, day: date, rows: pa.Table) -> AddAction:
         sink = pa.BufferOutputStream()
         options = SMALL_PARQUET_OPTIONS if rows.nbytes < SMALL_BYTES else PARQUET_OPTIONS
-        pq.write_table(rows, sink, row_group_size=ROW_GROUP_ROWS, **options)
+        with pq.ParquetWriter(sink, rows.schema, **options) as file:
+            for begin, end in _row_groups(rows):
+                file.write_table(rows.slice(begin, end - begin), row_group_size=end - begin)
         data = sink.getvalue()
         path = new_path(day)
         self.uncommitted.add(path)
         self.storage.write(path, memoryview(data))
         statistics = file_statistics(rows)
         return add_action(path, data.size, day, statistics, logged_at_ms=now_ms(), data_change=True)
+
+
+def _row_groups(rows: pa.Table) -> Iterator[tuple[int, int]]:
+    if rows.num_rows <= ROW_GROUP_ROWS and rows.nbytes <= ROW_GROUP_BYTES:
+        return iter([(0, rows.num_rows)])
+    return cut(row_sizes(rows), ROW_GROUP_ROWS, ROW_GROUP_BYTES)
 
 
 def _by_day(rows: pa.Table) -> list[tuple[date, pa.Table]]:

@@ -169,6 +169,16 @@ def capture_pids(conn: SqlConnection, slot: str) -> list[int]:
     return sorted(pid for (pid,) in conn.execute(locked))
 
 
+def reading_pid(conn: SqlConnection, slot: str) -> int | None:
+    """The backend that reads the slot, or its temporary copy for the bulk gear."""
+    row = conn.execute(
+        "SELECT active_pid FROM pg_replication_slots"
+        " WHERE active_pid = ANY(%s) ORDER BY slot_name = %s DESC",
+        [capture_pids(conn, slot), slot],
+    ).fetchone()
+    return None if row is None else row[0]
+
+
 def refuse_while_captured(conn: SqlConnection, slot: str) -> None:
     """Raise SlotBusy when a capture is attached."""
     if pids := capture_pids(conn, slot):

@@ -1,7 +1,7 @@
 """Memory by address, for compiled loops.
 
 Numba counts references whenever an array is passed on or looked up in a tuple, with
-atomic operations: that took four fifths of the decoder's time. Addresses are integers.
+atomic operations: that took nine tenths of the decoder's time. Addresses are integers.
 Whoever calls a loop keeps the arrays alive and answers for the bounds.
 """
 
