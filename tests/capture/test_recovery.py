@@ -96,7 +96,7 @@ def test_a_full_disk_is_waited_for(captured: Captured) -> None:
 
     def noticed() -> bool:
         document = json.loads(Path(captured.config.log.path, "capture.json").read_text())
-        return (document["last_error"] or {}).get("kind") == "LogUnavailable"
+        return (document["last_error"] or {}).get("type") == "LogUnavailable"
 
     wait_until(noticed, "the failure to be noticed")
     assert captured.log.position < second
@@ -153,7 +153,7 @@ def test_a_connection_cut_in_the_middle_of_a_message(
     assert link.cuts > 0
     assert link.connections > connections + 4
     assert progress.last_error is not None
-    assert progress.last_error["kind"] == "SourceUnavailable"
+    assert progress.last_error["type"] == "SourceUnavailable"
     assert len(captured.check_log()) == 900
 
 

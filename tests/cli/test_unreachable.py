@@ -87,4 +87,4 @@ def test_a_capture_that_runs_for_ever_keeps_trying(
         link.refuse(False)
         running.wait(flushed(database))
     assert running.progress.last_error is not None
-    assert running.progress.last_error["kind"] == "SourceUnavailable"
+    assert running.progress.last_error["type"] == "SourceUnavailable"

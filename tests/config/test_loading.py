@@ -234,3 +234,9 @@ def test_unreadable_files(file: Path) -> None:
         load(file, {})
     with pytest.raises(ConfigError, match="cannot read"):
         load(file.parent, {})
+
+
+@pytest.mark.parametrize("path", ['""', '" "'])
+def test_an_empty_log_path_is_refused(file: Path, path: str) -> None:
+    error = refused(file, MINIMAL.replace("./tide/log", path))
+    assert "log.path" in error.message + error.detail

@@ -39,7 +39,7 @@ class Progress:
         """Remember an error for ``pgtide status``."""
         self.last_error = {
             "at": _now(),
-            "kind": type(error).__name__,
+            "type": type(error).__name__,
             "message": error.message,
             "hint": error.hint,
         }

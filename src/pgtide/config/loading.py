@@ -110,5 +110,8 @@ def _spelling(section: dict[str, Any], name: str) -> str:
 def _anchor(values: dict[str, Any], directory: Path) -> None:
     """Make the log's path independent of the working directory: another one is another log."""
     log = values.get("log")
-    if isinstance(log, dict) and isinstance(log.get("path"), str) and "://" not in log["path"]:
-        log["path"] = os.path.abspath(directory / Path(log["path"]).expanduser())
+    if not isinstance(log, dict):
+        return
+    path = log.get("path")
+    if isinstance(path, str) and path.strip() and "://" not in path:
+        log["path"] = os.path.abspath(directory / Path(path).expanduser())
