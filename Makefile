@@ -4,7 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-COMPILE := $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --quiet \
+COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --quiet \
 	--generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links
 
 .DEFAULT_GOAL := help
@@ -21,9 +21,11 @@ demo: setup  ## Watch changes of a small shop arrive, without any set-up
 	$(BIN)/pgtide demo
 
 test: lint  ## Lint, type check and run the fast tests
+	$(BIN)/python -m pgtide.spark.jars
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 -m "not slow"
 
 test-slow: .venv/.installed-dev  ## Run all tests: crashes, big transactions, each Postgres release
+	$(BIN)/python -m pgtide.spark.jars
 	$(BIN)/python -m pytest -rs
 
 lint: .venv/.installed-dev  ## Lint, check the format and the types
@@ -54,9 +56,11 @@ s3-server:  ## Fetch the S3-compatible server of the object store tests (needs M
 	scripts/s3-server
 
 requirements: .venv/.installed-dev  ## Pin the newest versions that pyproject.toml allows
-	$(COMPILE) --extra demo --group build --upgrade -o requirements.txt
-	$(COMPILE) --extra demo --group build --group dev --upgrade -c requirements.txt \
-		-o requirements-dev.txt
+	$(COMPILE) pyproject.toml --extra demo --group build --upgrade -o requirements.txt
+	$(COMPILE) pyproject.toml --extra demo --group build --group dev --upgrade \
+		-c requirements.txt -o requirements-dev.txt
+	sed -n 's/^java = \["\(.*\)"\]$$/\1/p' pyproject.toml \
+		| $(COMPILE) --upgrade -o requirements-java.txt -
 
 clean:  ## Remove .venv and everything that tools have cached
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
@@ -67,9 +71,11 @@ clean:  ## Remove .venv and everything that tools have cached
 		|| { echo "pgtide needs Python 3.11 or newer: make PYTHON=python3.12 …" >&2; exit 3; }
 	$(PYTHON) -m venv .venv
 
-.venv/.installed: requirements.txt pyproject.toml | .venv/bin/python
+.venv/.installed: requirements.txt requirements-java.txt pyproject.toml | .venv/bin/python
 	$(PIP) install --quiet --require-hashes -r requirements.txt
 	$(PIP) install --quiet --no-deps --no-build-isolation -e .
+	@$(BIN)/python -m pgtide.spark.java 2>/dev/null \
+		|| $(PIP) install --quiet --require-hashes -r requirements-java.txt
 	$(BIN)/python -m pgtide.capture.warm
 	@touch $@
 

@@ -97,7 +97,7 @@ def _sections() -> Iterator[tuple[str, type[BaseModel]]]:
 def _kind(field: FieldInfo) -> str:
     """The type as a reader of YAML sees it."""
     annotation: Any = field.annotation
-    names = {float: "duration", int: "size", str: "text", bool: "true, false"}
+    names = {float: "duration", int: "size", str: "text", bool: "true, false", str | None: "text"}
     if get_origin(annotation) is Literal:
         return ", ".join(f"`{choice}`" for choice in get_args(annotation))
     if annotation in names:

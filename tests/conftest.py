@@ -5,4 +5,5 @@ pytest_plugins = [
     "tests.fixtures.postgres",
     "tests.fixtures.proxy",
     "tests.fixtures.s3",
+    "tests.fixtures.spark",
 ]

@@ -26,6 +26,7 @@ PUBLIC = [
     "Shape",
     "__version__",
     "errors",
+    "session",
 ]
 
 

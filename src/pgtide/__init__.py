@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pgtide.log.reader import Log
     from pgtide.position import Lsn, Position
     from pgtide.shape import Column, Shape
+    from pgtide.spark.changes import changes, latest
+    from pgtide.spark.session import session
 
 __all__ = [
     "UNCHANGED",
@@ -29,7 +31,10 @@ __all__ = [
     "Position",
     "Shape",
     "__version__",
+    "changes",
     "errors",
+    "latest",
+    "session",
 ]
 
 _HOMES = {
@@ -41,6 +46,9 @@ _HOMES = {
     "Lsn": "pgtide.position",
     "Position": "pgtide.position",
     "Shape": "pgtide.shape",
+    "changes": "pgtide.spark.changes",
+    "latest": "pgtide.spark.changes",
+    "session": "pgtide.spark.session",
 }
 
 

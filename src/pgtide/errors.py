@@ -19,6 +19,10 @@
     │   │   ├── LogMissing                 there is no log at that path
     │   │   ├── LogFenced                  another capture writes this log
     │   │   └── LogGap                     the log no longer holds the position asked for
+    │   ├── PipelineError              a pipeline cannot go on                         exit 1
+    │   │   ├── TargetError                the target is not as it must be, or refuses
+    │   │   ├── Unrepresentable            a value that the target's type cannot hold
+    │   │   └── TableParked                tables of a pipeline wait for ``pgtide resume``
     │   ├── ProtocolError              bytes that are not what the protocol says       exit 1
     │   │   └── InvalidText                a value that is not UTF-8
     │   └── CheckFailed                a check found something wrong                   exit 1
@@ -26,7 +30,8 @@
         ├── SourceUnavailable          no connection, server starting or full          exit 3
         ├── SourceExhausted            the server gave a query up: time, space, memory exit 1
         ├── SlotBusy                   another session holds the slot                  exit 1
-        └── LogUnavailable             the log's storage did not answer, disk full     exit 1
+        ├── LogUnavailable             the log's storage did not answer, disk full     exit 1
+        └── TargetUnavailable          the target did not answer, or changed under us  exit 1
 
 A message is a short fact; ``detail`` has full sentences, ``hint`` the next
 command. None of them ever holds a row value or a secret. All errors are
@@ -138,6 +143,22 @@ class LogGap(LogError):
     """The log no longer holds, or never held, the position asked for."""
 
 
+class PipelineError(TerminalError):
+    """A pipeline cannot go on as it is."""
+
+
+class TargetError(PipelineError):
+    """The target is not what the pipeline made it, or refuses what it is sent."""
+
+
+class Unrepresentable(PipelineError):
+    """A value cannot be held by the target's type: see ``on_unrepresentable``."""
+
+
+class TableParked(PipelineError):
+    """Some tables of a pipeline failed and wait: correct what is wrong, then ``pgtide resume``."""
+
+
 class ProtocolError(TerminalError):
     """The server sent bytes that are not what the protocol says."""
 
@@ -167,3 +188,7 @@ class SlotBusy(TransientError):
 
 class LogUnavailable(TransientError):
     """The log's storage did not answer or is full."""
+
+
+class TargetUnavailable(TransientError):
+    """The target did not answer, or someone else wrote to it at the same time."""

@@ -25,6 +25,10 @@ class Column:
     key: bool = False  # part of the primary key, from the catalog
     identity: bool = False  # part of the replica identity, from the Relation message
     generated: bool = False
+    base_oid: int = 0  # of a domain: the type below all its domains; 0 when it is none
+    base_typmod: int = -1  # that type's
+    element_oid: int = 0  # of an array: its elements' type, below all domains; 0 when it is none
+    # or when its elements are not separated by commas
 
 
 @dataclass(frozen=True, slots=True)

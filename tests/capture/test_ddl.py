@@ -172,6 +172,15 @@ def test_layouts() -> None:
     )
 
 
+def test_layout_of_domains_and_arrays() -> None:
+    facts = {"base_oid": 1231, "base_typmod": 655366, "element_oid": 1700}
+    table = TABLE | {"columns": [TABLE["columns"][0] | facts, *TABLE["columns"][1:]]}
+    (layout,) = read(objects=[table]).layouts
+    first, second = layout.columns
+    assert (first.base_oid, first.base_typmod, first.element_oid) == (1231, 655366, 1700)
+    assert (second.base_oid, second.base_typmod, second.element_oid) == (0, -1, 0)
+
+
 @pytest.mark.parametrize(
     ("replica_identity", "expected"),
     [("d", [True, False]), ("f", [True, True]), ("i", [False, True]), ("n", [False, False])],

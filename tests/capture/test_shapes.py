@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from pgtide.errors import LogFenced, LogMissing
-from pgtide.log.schema import SHAPES
+from pgtide.log.schema import COLUMN_STRUCT, SHAPES, SHAPES_SCHEMA
 from pgtide.log.shapes import MOST_FILES, ShapeStore, create_shapes
 from pgtide.log.storage import Storage
 from pgtide.position import Lsn
@@ -74,3 +75,33 @@ def test_many_changes_leave_few_files(log: Storage) -> None:
     table = DeltaTable(log.child(SHAPES).root)
     assert len(table.file_uris()) <= MOST_FILES
     assert ShapeStore(log, Lsn(1 << 20)).by_id == store.by_id
+
+
+def test_a_log_from_before_base_and_element_types(tmp_path: Path) -> None:
+    facts = {"base_oid", "base_typmod", "element_oid"}
+    fields = [
+        pa.field(COLUMN_STRUCT.field(i).name, COLUMN_STRUCT.field(i).type)
+        for i in range(COLUMN_STRUCT.num_fields)
+        if COLUMN_STRUCT.field(i).name not in facts
+    ]
+    index = SHAPES_SCHEMA.get_field_index("columns")
+    columns = pa.field("columns", pa.list_(pa.field("element", pa.struct(fields))))
+    log = Storage(str(tmp_path))
+    schema = SHAPES_SCHEMA.set(index, columns)
+    table = DeltaTable.create(log.child(SHAPES).root, schema)
+    old = {"shape": 1, "since_lsn": 8, "oid": 7, "schema": "public", "table": "t"}
+    root = {"replica_identity": "d", "root_oid": 0, "root_schema": "", "root_table": ""}
+    column = {"attnum": 1, "name": "a", "type_oid": 25, "typmod": -1, "type_name": ""}
+    flags = {"nullable": True, "key": False, "identity": False, "generated": False}
+    row = {**old, **root, "columns": [{**column, **flags}]}
+    write_deltalake(table, pa.Table.from_pylist([row], schema=schema), mode="append")
+    store = ShapeStore(log, START)
+    assert store.current[7].columns == TABLE.columns
+    new = Column("d", 16500, attnum=2, base_oid=1231, base_typmod=655366, element_oid=1700)
+    store.assign(renamed("b", 2000))
+    store.assign(replace(TABLE, columns=(TABLE.columns[0], new), since=Lsn(3000)))
+    store.persist()
+    shapes = ShapeStore(log, Lsn(4000)).by_id
+    assert shapes == store.by_id
+    assert shapes[1].columns == TABLE.columns
+    assert shapes[3].columns[1] == new

@@ -82,7 +82,7 @@ def test_every_setting(file: Path) -> None:
     assert config.log.path == "s3://bucket/log"
     assert config.log.storage["AWS_ALLOW_HTTP"] == "true"
     assert config.spark.conf == {"spark.sql.shuffle.partitions": "8"}
-    assert config.pipelines["lake"].sink["type"] == "delta"
+    assert config.pipelines["lake"].sink.type == "delta"
 
 
 def test_secrets_are_not_printed(file: Path) -> None:
@@ -141,7 +141,7 @@ def test_variables_override_the_file(file: Path) -> None:
     assert config.source.ddl is True
     assert config.log.flush_interval == 2.0
     assert config.log.storage["AWS_REGION"] == "us-1"
-    assert config.pipelines["lake"].sink["path"] == "/lake"
+    assert config.pipelines["lake"].sink.model_dump()["path"] == "/lake"
 
 
 def test_environment_alone_is_enough() -> None:

@@ -39,6 +39,38 @@ def test_columns_in_order_with_keys_and_types(database: Database) -> None:
     assert shape.columns[0].typmod == 458759
 
 
+DOMAINS = """
+CREATE DOMAIN price AS numeric(10,2); CREATE DOMAIN fair AS price CHECK (VALUE > 0);
+CREATE DOMAIN tags AS varchar(8)[]; CREATE TYPE mood AS ENUM ('a');
+CREATE TABLE t (a int, b fair, c int[], d fair[], e tags, f box[], g int2vector, h mood[],
+    i numeric(5,1)[][], j tags[], k name, l point)
+"""
+# name: base_oid, base_typmod, element_oid; enums have an oid of their own
+BELOW = {
+    "a": (0, -1, 0),
+    "b": (1700, 655366, 0),
+    "c": (0, -1, 23),
+    "d": (0, -1, 1700),
+    "e": (1015, 12, 1043),
+    "f": (0, -1, 0),
+    "g": (0, -1, 0),
+    "i": (0, -1, 1700),
+    "j": (0, -1, 1015),
+    "k": (0, -1, 0),
+    "l": (0, -1, 0),
+}
+
+
+def test_what_domains_and_arrays_are_made_of(database: Database) -> None:
+    database.execute(DOMAINS)
+    ((mood,),) = database.execute("SELECT 'mood'::regtype::oid::bigint")
+    found = {
+        column.name: (column.base_oid, column.base_typmod, column.element_oid)
+        for column in layouts(database)["t"].columns
+    }
+    assert found == BELOW | {"h": (0, -1, mood)}
+
+
 def test_identity_follows_the_setting_and_the_key_does_not(database: Database) -> None:
     database.execute(
         "CREATE TABLE f (a int PRIMARY KEY, b int); ALTER TABLE f REPLICA IDENTITY FULL;"

@@ -6,6 +6,7 @@ import pytest
 
 from tests.fixtures.databases import Database
 from tests.postgres.source import PreparedSource, tables
+from tests.postgres.test_catalog import BELOW, DOMAINS
 
 
 @pytest.fixture
@@ -35,6 +36,17 @@ def test_create_table_is_described(source: PreparedSource) -> None:
     assert (price["type"], price["typmod"], price["attnum"]) == ("numeric(10,2)", 655366, 3)
     assert double["generated"] == "s"
     assert size["collation"] == '"C"'
+
+
+def test_domains_and_arrays_are_described_as_the_catalog_does(source: PreparedSource) -> None:
+    source.execute(DOMAINS + "; DROP TABLE t")
+    body = source.one(DOMAINS[DOMAINS.index("CREATE TABLE") :])
+    ((mood,),) = source.database.execute("SELECT 'mood'::regtype::oid::bigint")
+    found = {
+        column["name"]: (column["base_oid"], column["base_typmod"], column["element_oid"])
+        for column in tables(body)["t"]["columns"]
+    }
+    assert found == BELOW | {"h": (0, -1, mood)}
 
 
 def test_missing_value_makes_add_column_exact(source: PreparedSource) -> None:

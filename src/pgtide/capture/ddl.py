@@ -269,6 +269,10 @@ def _layout(item: Mapping[str, Any]) -> Shape:
                 key=column["attnum"] in key,
                 identity=identity is None or column["attnum"] in identity,
                 generated=bool(column["generated"]),
+                # Triggers that an older release installed do not send these.
+                base_oid=column.get("base_oid", 0),
+                base_typmod=column.get("base_typmod", -1),
+                element_oid=column.get("element_oid", 0),
             )
             for column in item["columns"]
         ),

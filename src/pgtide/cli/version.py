@@ -9,9 +9,10 @@ from importlib import metadata
 import typer
 
 from pgtide.cli.invocation import Invocation
+from pgtide.errors import EnvironmentMissing
 from pgtide.version import __version__
 
-LIBRARIES = ("deltalake", "numba", "pglast", "psycopg", "pyarrow")
+LIBRARIES = ("delta-spark", "deltalake", "numba", "pglast", "psycopg", "pyarrow", "pyspark")
 
 
 def command(ctx: typer.Context) -> None:
@@ -21,11 +22,22 @@ def command(ctx: typer.Context) -> None:
     Example:
       pgtide version --json
     """
-    versions = {"pgtide": __version__, "python": platform.python_version()}
+    versions: dict[str, str | None] = {"pgtide": __version__, "python": platform.python_version()}
     # From the packages' metadata: importing them would take a second.
     versions |= {name: metadata.version(name) for name in LIBRARIES}
+    versions["java"] = _java()
     if ctx.ensure_object(Invocation).json:
         print(json.dumps(versions))
         return
     for name, version in versions.items():
-        print(f"{name} {version}")
+        print(f"{name} {version or 'missing'}")
+
+
+def _java() -> str | None:
+    """The version of the Java that Spark would run on; capture needs none."""
+    from pgtide.spark import java
+
+    try:
+        return java.find().version
+    except EnvironmentMissing:
+        return None

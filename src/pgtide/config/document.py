@@ -26,17 +26,8 @@ class _Loader(yaml.SafeLoader):
 
 def read(path: Path) -> dict[str, Any]:
     """The settings in a file."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError(
-            f"there is no configuration file {path}",
-            hint="name it with -c FILE, or set PGTIDE_SOURCE__URL and PGTIDE_LOG__PATH",
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ConfigError(f"cannot read {path}", detail=str(reason)) from None
-    values = parse(text, str(path))
+    hint = "name it with -c FILE, or set PGTIDE_SOURCE__URL and PGTIDE_LOG__PATH"
+    values = read_any(path, ConfigError(f"there is no configuration file {path}", hint=hint))
     if values is None:
         return {}
     if not isinstance(values, dict):
@@ -44,6 +35,18 @@ def read(path: Path) -> dict[str, Any]:
             f"{path} is not a list of settings", hint="write sections such as source: and log:"
         )
     return values
+
+
+def read_any(path: Path, missing: ConfigError) -> Any:
+    """Whatever a file holds; ``missing`` is raised when there is none."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise missing from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(f"cannot read {path}", detail=str(reason)) from None
+    return parse(text, str(path))
 
 
 def parse(text: str, place: str) -> Any:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from pydantic import ValidationError
 from pgtide.config.document import parse, read
 from pgtide.config.model import Config
 from pgtide.config.problems import explain
+from pgtide.config.rule_files import read_routes, read_rules
 from pgtide.errors import ConfigError
 
 PREFIX = "PGTIDE_"
@@ -32,8 +34,10 @@ def load(path: Path | None, env: Mapping[str, str] = os.environ) -> Config:
     values = read(path) if path else {}
     values = _expand(values, env, "")
     _override(values, env)
+    directory = path.parent if path else Path()
     if path:
-        _anchor(values, path.parent)
+        _anchor(values, directory)
+    _include_files(values, directory, env)
     try:
         return Config.model_validate(values)
     except ValidationError as error:
@@ -115,3 +119,19 @@ def _anchor(values: dict[str, Any], directory: Path) -> None:
     path = log.get("path")
     if isinstance(path, str) and path.strip() and "://" not in path:
         log["path"] = os.path.abspath(directory / Path(path).expanduser())
+
+
+def _include_files(values: dict[str, Any], directory: Path, env: Mapping[str, str]) -> None:
+    """Put what ``rules_file`` and ``routes_file`` hold behind each pipeline's own."""
+    pipelines = values.get("pipelines")
+    for name, pipeline in pipelines.items() if isinstance(pipelines, dict) else ():
+        for kind, read_file in (("rules", read_rules), ("routes", read_routes)):
+            where = f"{kind}_file"
+            file = pipeline.get(where) if isinstance(pipeline, dict) else None
+            own = pipeline.get(kind, []) if isinstance(pipeline, dict) else None
+            if not isinstance(file, str) or not isinstance(own, list):
+                continue  # for the model to refuse, if it is there at all
+            path = Path(os.path.abspath(directory / Path(file).expanduser()))
+            expand = partial(_expand, env=env, where=f"pipelines.{name}.{where}")
+            pipeline[kind] = [*own, *read_file(path, expand)]
+            pipeline[where] = str(path)

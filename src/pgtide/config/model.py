@@ -7,30 +7,17 @@ a ConnectionString or left out of ``repr``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, Field, PlainValidator
 
 from pgtide.config.connection_string import ConnectionString
 from pgtide.config.patterns import TablePatterns
+from pgtide.config.rules import Route, Rule
+from pgtide.config.section import Section, reporting
+from pgtide.config.sinks import Bytes, Options, Seconds, SinkSettings, location
 from pgtide.config.units import parse_duration, parse_size
 from pgtide.errors import ConfigError
-
-T = TypeVar("T")
-
-
-def _reporting(parse: Callable[[Any], T]) -> Callable[[Any], T]:
-    """Turn the ConfigError of a parser into one that pydantic gives the setting's path."""
-
-    def validate(value: Any) -> T:
-        try:
-            return parse(value)
-        except ConfigError as error:
-            context = {"message": error.message, "detail": error.detail, "hint": error.hint}
-            raise PydanticCustomError("pgtide", "{message}", context) from None
-
-    return validate
 
 
 def _connection_string(value: Any) -> ConnectionString:
@@ -46,27 +33,6 @@ def _patterns(value: list[str]) -> list[str]:
     return value
 
 
-def _location(value: str) -> str:
-    if not value.strip():
-        raise ConfigError("must not be empty", hint="name a directory or an object store URL")
-    return value
-
-
-def _options(value: Any) -> Any:
-    """Let options be written as YAML numbers and booleans; their readers want text."""
-    if not isinstance(value, dict):
-        return value
-    plain = {True: "true", False: "false"}
-    return {
-        str(name): plain[option] if isinstance(option, bool) else _scalar_text(option)
-        for name, option in value.items()
-    }
-
-
-def _scalar_text(option: Any) -> Any:
-    return str(option) if isinstance(option, int | float) else option
-
-
 def _at_least(text: str, parse: Callable[[Any], float]) -> AfterValidator:
     limit = parse(text)
 
@@ -75,22 +41,11 @@ def _at_least(text: str, parse: Callable[[Any], float]) -> AfterValidator:
             raise ConfigError(f"must be at least {text}")
         return value
 
-    return AfterValidator(_reporting(check))
+    return AfterValidator(reporting(check))
 
 
-Url = Annotated[ConnectionString, PlainValidator(_reporting(_connection_string))]
-Seconds = Annotated[float, BeforeValidator(_reporting(parse_duration))]
-Bytes = Annotated[int, BeforeValidator(_reporting(parse_size))]
-Tables = Annotated[list[str], AfterValidator(_reporting(_patterns))]
-Options = Annotated[dict[str, str], BeforeValidator(_options)]
-
-
-class Section(BaseModel):
-    """What all parts of the configuration have in common."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True
-    )
+Url = Annotated[ConnectionString, PlainValidator(reporting(_connection_string))]
+Tables = Annotated[list[str], AfterValidator(reporting(_patterns))]
 
 
 class Source(Section):
@@ -102,7 +57,7 @@ class Source(Section):
     """The role that `init` and `destroy` connect as; `url` when not set."""
     slot: str = Field(default="pgtide", pattern=r"^[a-z0-9_]{1,63}$")
     """Name of the replication slot and of the publication."""
-    tables: Tables = ["*.*"]
+    tables: Tables = Field(default=["*.*"])
     """Patterns over `schema.table`; `!` excludes, the last match decides."""
     snapshot: Literal["initial", "incremental", "never"] = "initial"
     """How the rows that exist already get into the log."""
@@ -121,7 +76,7 @@ class Source(Section):
 class Log(Section):
     """The change log."""
 
-    path: Annotated[str, AfterValidator(_reporting(_location))]
+    path: Annotated[str, AfterValidator(reporting(location))]
     """Directory, relative to the configuration file, or an object store URL (`s3://…`)."""
     flush_interval: Annotated[Seconds, _at_least("10ms", parse_duration)] = 0.5
     """The longest a committed transaction waits before it is written, as in `500ms`."""
@@ -145,12 +100,27 @@ class Spark(Section):
 class Pipeline(Section):
     """One way from the log to a target."""
 
-    sink: dict[str, Any] = Field(repr=False)
+    sink: SinkSettings
     """Type of the target and its own settings."""
-    tables: Tables = ["*.*"]
+    tables: Tables = Field(default=["*.*"])
     """Patterns over `schema.table`, as in `source.tables`."""
-    rules: list[dict[str, Any]] = Field(default=[], repr=False)
-    """What happens to a change on its way, in order."""
+    rules: list[Rule] = Field(default=[], repr=False)
+    """What happens to a change on its way, in order: [RULES.md](../RULES.md)."""
+    rules_file: str | None = None
+    """More rules, after those above: a list of them, or a rule file of pg_flo."""
+    routes: list[Route] = Field(default=[], repr=False)
+    """Other names for tables, and the operations that reach them."""
+    routes_file: str | None = None
+    """More routes, after those above: a list of them, or a routing file of pg_flo."""
+    on_error: Literal["stop", "park"] = "stop"
+    """`park` sets a table that fails aside, with its error, and goes on with the others."""
+    on_unrepresentable: Literal["fail", "null", "text"] = "fail"
+    """A value that the target's type cannot hold: stop; write NULL and keep the text in the
+    quarantine table; or make such columns strings."""
+    interval: Seconds = 0.5
+    """The least time between the starts of two batches."""
+    batch: Annotated[Bytes, _at_least("1MB", parse_size)] = 64 << 20
+    """Compressed bytes of the log that a batch takes at most, about."""
 
 
 class Config(Section):
@@ -159,4 +129,4 @@ class Config(Section):
     source: Source
     log: Log
     spark: Spark = Spark()
-    pipelines: dict[str, Pipeline] = {}
+    pipelines: dict[str, Pipeline] = Field(default={})

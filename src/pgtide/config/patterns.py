@@ -82,7 +82,7 @@ def is_system_schema(schema: str) -> bool:
 
 def _parse(text: str) -> _Pattern:
     exclude = text.startswith("!")
-    parts = _split(text)
+    parts = split_name(text)
     schema, table = parts if len(parts) == 2 else (("public", True), parts[0])
     name, quoted = schema
     literal_schema = name if quoted or not _WILDCARD.search(name) else None
@@ -91,8 +91,8 @@ def _parse(text: str) -> _Pattern:
     return _Pattern(text, exclude, _compile(*schema), literal_schema, _compile(*table))
 
 
-def _split(text: str) -> list[tuple[str, bool]]:
-    """The one or two parts of a pattern, each with whether it was quoted."""
+def split_name(text: str) -> list[tuple[str, bool]]:
+    """The one or two parts of a pattern or name, each with whether it was quoted."""
     parts: list[tuple[str, bool]] = []
     at = 1 if text.startswith("!") else 0
     while match := _PART.match(text, at):

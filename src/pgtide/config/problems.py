@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -23,21 +23,22 @@ FACTS = {
 }
 
 
-def explain(error: ValidationError, place: str) -> ConfigError:
-    """One error for all that is wrong in ``place``."""
-    problems = [_problem(found) for found in error.errors(include_url=False, include_input=False)]
+def explain(error: ValidationError, place: str, root: type[BaseModel] = Config) -> ConfigError:
+    """One error for all that is wrong in ``place``, which holds a ``root``."""
+    found = error.errors(include_url=False, include_input=False)
+    problems = [_problem(details, root) for details in found]
     if len(problems) == 1:
         return problems[0]
     lines = [f"{p.message} ({p.hint})" if p.hint else p.message for p in problems]
     return ConfigError(f"{len(lines)} settings in {place} are wrong", detail="\n".join(lines))
 
 
-def _problem(found: ErrorDetails) -> ConfigError:
+def _problem(found: ErrorDetails, root: type[BaseModel]) -> ConfigError:
     where = _path(found["loc"])
     context = found.get("ctx", {})
     match found["type"]:
         case "extra_forbidden":
-            return _unknown(found["loc"], where)
+            return _unknown(found["loc"], where, root)
         case "pgtide":
             hint, detail = context["hint"], context["detail"]
             return ConfigError(f"{where}: {found['msg']}", detail=detail, hint=hint)
@@ -57,9 +58,9 @@ def _path(location: tuple[int | str, ...]) -> str:
     return text.removeprefix(".")
 
 
-def _unknown(location: tuple[int | str, ...], where: str) -> ConfigError:
+def _unknown(location: tuple[int | str, ...], where: str, root: type[BaseModel]) -> ConfigError:
     name, parent = str(location[-1]), location[:-1]
-    here = sorted(_settings_in(Config, parent))
+    here = sorted(_settings_in(root, parent))
     prefix = f"{_path(parent)}." if parent else ""
     near = difflib.get_close_matches(name.lower(), here, n=1)
     elsewhere = [path for path in _all_settings() if path.rpartition(".")[2] == name.lower()]
@@ -74,11 +75,22 @@ def _unknown(location: tuple[int | str, ...], where: str) -> ConfigError:
 def _settings_in(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
     """The names that a section knows."""
     if not location:
-        return list(model.model_fields)
+        return [field.alias or name for name, field in model.model_fields.items()]
     annotation: Any = model.model_fields[str(location[0])].annotation
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return _settings_in(annotation, location[1:])
-    return _settings_in(get_args(annotation)[1], location[2:])  # dict[name, section]
+    rest = location[1:]
+    while not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+        choices = get_args(annotation)
+        tagged = [model for model in choices if rest and _is_tagged(model, rest[0])]
+        if tagged or get_origin(annotation) in (dict, list):
+            rest = rest[1:]  # it names one of several, not a setting
+        annotation = (tagged or choices)[-1 if get_origin(annotation) is dict else 0]
+    return _settings_in(annotation, rest)
+
+
+def _is_tagged(model: Any, tag: int | str) -> bool:
+    """Whether this is the section that ``type: tag`` chooses among several."""
+    kind = model.model_fields.get("type") if hasattr(model, "model_fields") else None
+    return kind is not None and tag in get_args(kind.annotation)
 
 
 def _all_settings() -> Iterator[str]:

@@ -49,6 +49,9 @@ COLUMN_STRUCT = pa.struct(
         pa.field("key", pa.bool_()),
         pa.field("identity", pa.bool_()),
         pa.field("generated", pa.bool_()),
+        pa.field("base_oid", pa.int64()),
+        pa.field("base_typmod", pa.int32()),
+        pa.field("element_oid", pa.int64()),
     ]
 )
 

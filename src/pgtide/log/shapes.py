@@ -128,6 +128,8 @@ def _append(table: DeltaTable, storage: Storage, shapes: Sequence[Shape]) -> Non
             table,
             pa.Table.from_pylist([_row(shape) for shape in shapes], schema=SHAPES_SCHEMA),
             mode="append",
+            # A log that was begun before a fact of columns existed learns of it here.
+            schema_mode="merge",
             # Two writers that hand out the same id would conflict here: one of them fails.
             commit_properties=CommitProperties(
                 app_transactions=[Transaction(SHAPES_APP_ID, shapes[-1].id)]
@@ -179,12 +181,17 @@ def _row(shape: Shape) -> dict[str, Any]:
     }
 
 
+def _column(fields: dict[str, Any]) -> Column:
+    # A log that is older than a fact has no value for it; only attnum may be None by itself.
+    return Column(**{k: v for k, v in fields.items() if v is not None})
+
+
 def _shape(row: dict[str, Any]) -> Shape:
     return Shape(
         oid=row["oid"],
         schema=row["schema"],
         table=row["table"],
-        columns=tuple(Column(**column) for column in row["columns"]),
+        columns=tuple(_column(column) for column in row["columns"]),
         replica_identity=row["replica_identity"],
         root_oid=row["root_oid"],
         root_schema=row["root_schema"],

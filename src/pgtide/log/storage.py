@@ -149,6 +149,8 @@ class Storage:
         if directory in self._known_directories and directory.is_dir():
             return
         self.require("")
+        if directory.parent != self.local and self.local in directory.parents:
+            self._ensure_directory(directory.parent)
         directory.mkdir(exist_ok=True)
         sync_directory(directory.parent)
         self._known_directories.add(directory)

@@ -19,6 +19,13 @@ WITH RECURSIVE tree (oid, root) AS (
     SELECT oid, oid FROM pg_class WHERE relkind = 'p' AND NOT relispartition
     UNION ALL
     SELECT i.inhrelid, t.root FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid
+), below (oid, base, typmod) AS (
+    SELECT oid, typbasetype, typtypmod FROM pg_type WHERE typtype = 'd'
+    UNION ALL
+    SELECT b.oid, t.typbasetype, t.typtypmod
+    FROM below b JOIN pg_type t ON t.oid = b.base AND t.typtype = 'd'
+), domains AS (
+    SELECT b.* FROM below b JOIN pg_type t ON t.oid = b.base AND t.typtype <> 'd'
 )
 SELECT c.oid::bigint, n.nspname, c.relname, c.relreplident::text,
        r.oid::bigint, rn.nspname, r.relname,
@@ -28,13 +35,20 @@ SELECT c.oid::bigint, n.nspname, c.relname, c.relreplident::text,
                            WHEN 'd' THEN coalesce(pk.usable AND a.attnum = ANY (pk.keys), false)
                            WHEN 'i' THEN coalesce(a.attnum = ANY (ri.keys), false)
                            ELSE false END,
-       a.attgenerated <> ''
+       a.attgenerated <> '',
+       coalesce(d.base, 0)::bigint, coalesce(d.typmod, -1),
+       coalesce(ed.base, e.oid, 0)::bigint
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN tree t ON t.oid = c.oid AND t.root <> c.oid
 LEFT JOIN pg_class r ON r.oid = t.root
 LEFT JOIN pg_namespace rn ON rn.oid = r.relnamespace
 LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+LEFT JOIN domains d ON d.oid = a.atttypid
+-- int2vector and other types with elements that are no arrays are no type's array type.
+LEFT JOIN pg_type ty ON ty.oid = coalesce(d.base, a.atttypid)
+LEFT JOIN pg_type e ON e.oid = ty.typelem AND e.typarray = ty.oid AND e.typdelim = ','
+LEFT JOIN domains ed ON ed.oid = e.oid
 LEFT JOIN LATERAL (
     SELECT (x.indkey::smallint[])[0:x.indnkeyatts - 1] AS keys,
            x.indisvalid AND x.indimmediate AS usable
@@ -123,9 +137,9 @@ def _shape(rows: list[tuple[Any, ...]]) -> Shape:
 
 
 def _columns(rows: list[tuple[Any, ...]]) -> Iterator[Column]:
-    for attnum, name, type_oid, typmod, type_name, nullable, key, identity, generated in (
-        row[7:] for row in rows
-    ):
+    for row in rows:
+        attnum, name, type_oid, typmod, type_name, nullable, key, identity, generated = row[7:16]
+        base_oid, base_typmod, element_oid = row[16:]
         if attnum is not None:  # a table may have no columns at all
             yield Column(
                 name=name,
@@ -137,6 +151,9 @@ def _columns(rows: list[tuple[Any, ...]]) -> Iterator[Column]:
                 key=key,
                 identity=identity,
                 generated=generated,
+                base_oid=base_oid,
+                base_typmod=base_typmod,
+                element_oid=element_oid,
             )
 
 

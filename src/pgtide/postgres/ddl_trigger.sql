@@ -310,6 +310,22 @@ BEGIN
 END
 $$;
 
+-- The type below a domain and all domains it is made of, and its typmod; any other type is its own.
+CREATE OR REPLACE FUNCTION pgtide.below_domains(of_type oid, OUT base oid, OUT typmod integer)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    next record;
+BEGIN
+    base := of_type; typmod := -1;
+    LOOP
+        SELECT t.typbasetype, t.typtypmod INTO next
+        FROM pg_type AS t WHERE t.oid = base AND t.typtype = 'd';
+        EXIT WHEN NOT FOUND;
+        base := next.typbasetype; typmod := next.typtypmod;
+    END LOOP;
+END
+$$;
+
 CREATE OR REPLACE FUNCTION pgtide.describe(relation oid) RETURNS jsonb
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -335,6 +351,8 @@ BEGIN
                 'typmod', a.atttypmod, 'type', format_type(a.atttypid, a.atttypmod),
                 'nullable', NOT a.attnotnull, 'default', pg_get_expr(e.adbin, e.adrelid),
                 'generated', a.attgenerated, 'identity', a.attidentity,
+                'base_oid', coalesce(d.base, 0)::bigint, 'base_typmod', coalesce(d.typmod, -1),
+                'element_oid', coalesce(x.element, 0)::bigint,
                 'missing', CASE WHEN a.atthasmissing THEN a.attmissingval::text END,
                 'collation', (
                     SELECT l.oid::regcollation::text
@@ -343,6 +361,13 @@ BEGIN
                 ) ORDER BY a.attnum), jsonb_build_array())
             FROM pg_attribute AS a
             LEFT JOIN pg_attrdef AS e ON e.adrelid = a.attrelid AND e.adnum = a.attnum
+            LEFT JOIN LATERAL pgtide.below_domains(a.atttypid) AS d ON d.base <> a.atttypid
+            LEFT JOIN LATERAL (
+                -- int2vector and its like have elements, but are no type's array type.
+                SELECT b.base AS element
+                FROM pg_type AS t JOIN pg_type AS i ON i.oid = t.typelem AND i.typarray = t.oid
+                CROSS JOIN LATERAL pgtide.below_domains(i.oid) AS b
+                WHERE t.oid = coalesce(d.base, a.atttypid) AND i.typdelim = ',') AS x ON true
             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped))
     FROM pg_class AS c
     WHERE c.oid = relation AND c.relkind IN ('r', 'p', 'f', 'm', 'v', 'c'));

@@ -16,7 +16,7 @@ import psycopg
 from pgtide.config import Config, TablePatterns
 from pgtide.log.source import LogSource
 from pgtide.postgres import ddl_trigger
-from pgtide.postgres.catalog import ServerFacts, read_server
+from pgtide.postgres.catalog import ServerFacts, read_layouts, read_server
 from pgtide.postgres.connection import SqlConnection, connect, translate
 from pgtide.postgres.fingerprint import changes_since, fingerprint
 from pgtide.postgres.identity import TableIdentity, read_identities
@@ -26,6 +26,7 @@ from pgtide.postgres.server_checks import check_session, server_checks
 from pgtide.postgres.settings import read_slot_settings
 from pgtide.postgres.slot import PLUGIN, read_slot
 from pgtide.postgres.verdict import Check, fail, ok, warn
+from pgtide.rules.checking import check_rules
 
 __all__ = ["Check", "LogProbe", "run_checks"]
 
@@ -54,6 +55,7 @@ def run_checks(config: Config, log: LogProbe) -> list[Check]:
                 *check_identities(conn, source.slot, TablePatterns(source.tables)),
                 *check_slot(conn, source.slot, server),
                 check_log_source(log, server, source.slot),
+                *check_pipelines(conn, config),
             ]
         except psycopg.Error as exc:
             raise translate(exc) from exc
@@ -187,6 +189,13 @@ def check_log_source(log: LogProbe, server: ServerFacts, slot: str) -> Check:
         text = f"{log.path} belongs to another source: database {found[1]}, slot {found[2]}"
         return fail("log", text, "Set log.path to a new place.")
     return ok("log", f"{log.path} is writable and of this source")
+
+
+def check_pipelines(conn: SqlConnection, config: Config) -> Iterator[Check]:
+    """Rules and routes against the tables as they are now."""
+    if any(pipeline.rules or pipeline.routes for pipeline in config.pipelines.values()):
+        layouts = read_layouts(conn, TablePatterns(config.source.tables))
+        yield from check_rules(config.pipelines, list(layouts.values()))
 
 
 def _not_covered(conn: SqlConnection, names: list[str], patterns: TablePatterns) -> list[str]:

@@ -16,8 +16,8 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from pgtide import oids
 from pgtide.log.event import UNCHANGED, Event, Row
-from pgtide.log.formats import oids
 from pgtide.log.formats.debezium_values import convert
 from pgtide.log.source import LogSource
 from pgtide.shape import Column, Shape

@@ -6,7 +6,7 @@ unscaled value; a struct with scale when the type has none), money, base64 bytea
 bits, points, one-dimensional arrays of these. What is kept as Postgres text instead:
 numeric NaN and infinities (Debezium stops), infinite dates and intervals, arrays of several
 dimensions or other bounds, hstore, geometric types but point, PostGIS and vector types, and
-domains, whose base type the log does not know.
+domains.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from pgtide.log.formats import oids, texts
+from pgtide import oids
+from pgtide.log.formats import texts
 
 _MONTH_US = 2_629_800_000_000  # a twelfth of 365.25 days
 _DAY_US = 86_400_000_000

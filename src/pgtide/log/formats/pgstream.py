@@ -18,8 +18,9 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+from pgtide import oids
 from pgtide.log.event import UNCHANGED, Event, Row
-from pgtide.log.formats import oids, texts
+from pgtide.log.formats import texts
 from pgtide.log.source import LogSource
 from pgtide.shape import Column, Shape
 

@@ -1,4 +1,4 @@
-"""Object ids of built-in types that formats treat in a special way; they never change."""
+"""Object ids of built-in types that are treated in a special way; they never change."""
 
 from __future__ import annotations
 
@@ -37,6 +37,15 @@ ARRAY_ELEMENTS = {
     775: 774,  # macaddr8
 }
 """Element type by array type."""
+
+
+FIRST_USER_OID = 16384
+"""Types of users and extensions have this or a larger oid, which differs between databases."""
+
+
+def numeric_precision(typmod: int) -> int | None:
+    """Digits in all of ``numeric(p, s)``, None when the type does not say."""
+    return None if typmod < 4 else (typmod - 4) >> 16 & 0xFFFF
 
 
 def numeric_scale(typmod: int) -> int | None:

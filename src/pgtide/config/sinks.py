@@ -1,0 +1,93 @@
+"""Settings of the sinks: one section per type, told apart by ``type``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from pgtide.config.section import Section, reporting
+from pgtide.config.units import parse_duration, parse_size
+from pgtide.errors import ConfigError
+
+
+def location(value: str) -> str:
+    """A path or address that is not empty."""
+    if not value.strip():
+        raise ConfigError("must not be empty", hint="name a directory or an object store URL")
+    return value
+
+
+def _option_texts(value: Any) -> Any:
+    """Let options be written as YAML numbers and booleans; their readers want text."""
+    if not isinstance(value, dict):
+        return value
+    plain = {True: "true", False: "false"}
+    return {
+        str(name): plain[option] if isinstance(option, bool) else _scalar_text(option)
+        for name, option in value.items()
+    }
+
+
+def _scalar_text(option: Any) -> Any:
+    return str(option) if isinstance(option, int | float) else option
+
+
+Location = Annotated[str, AfterValidator(reporting(location))]
+Options = Annotated[dict[str, str], BeforeValidator(_option_texts)]
+Seconds = Annotated[float, BeforeValidator(reporting(parse_duration))]
+Bytes = Annotated[int, BeforeValidator(reporting(parse_size))]
+
+
+class DeltaSettings(Section):
+    """Delta tables, one per table of the source."""
+
+    type: Literal["delta"]
+    path: Location
+    """Where the tables are: `<path>/<schema>/<table>`."""
+    mode: Literal["mirror", "history", "scd2", "pivot"] = "mirror"
+    """`mirror` equals the source; `history` has every change; `scd2` every version of a row;
+    `pivot` a row per changed field."""
+    committed_at: bool = False
+    """Give mirrors `_pgtide_committed_at`, when the row was last changed at the source."""
+    soft_delete: bool = False
+    """Keep deleted rows in mirrors, marked in `_pgtide_deleted`."""
+    dropped_columns: Literal["drop", "keep"] = "drop"
+    """What happens to a column that was dropped at the source."""
+    dropped_tables: Literal["keep", "drop"] = "keep"
+    """What happens to a table that was dropped at the source."""
+    views: str | None = None
+    """Database of the session's catalog in which views without pgtide's own columns are made."""
+    fields: Literal["changed", "all"] = "changed"
+    """Of an update, the fields that `pivot` has a row for."""
+    storage: Options = Field(default={}, repr=False)
+    """Options of the object store, as delta-rs names them."""
+
+
+class FileSettings(Section):
+    """Files with events, one per batch and table."""
+
+    type: Literal["file"]
+    path: Location
+    """The directory: files are `<path>/<schema>/<table>/…`."""
+    format: Literal["jsonl", "csv", "parquet"] = "jsonl"
+    """The kind of file."""
+    envelope: Literal["native", "debezium", "pgstream", "pg_flo", "pivot"] = "native"
+    """The form of an event; `pivot` is a row per changed field, for `csv` and `parquet`."""
+    rotate: Annotated[Bytes, Field(gt=0)] = 128 << 20
+    """A file that would grow larger is split."""
+    keep: Seconds | None = None
+    """Delete files that are older, as in `30d`."""
+
+
+class StdoutSettings(Section):
+    """Events on standard output, one per line."""
+
+    type: Literal["stdout"]
+    envelope: Literal["native", "debezium", "pgstream", "pg_flo"] = "native"
+    """The form of an event."""
+
+
+SinkSettings: TypeAlias = Annotated[
+    DeltaSettings | FileSettings | StdoutSettings, Field(discriminator="type")
+]

@@ -1,0 +1,86 @@
+"""A batch on its way to a sink: raw rows of the log, and what they do to which table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pgtide.config.model import Pipeline
+from pgtide.config.patterns import TablePatterns
+from pgtide.pipeline.census import Census, steps_of
+from pgtide.pipeline.steps import Rows, TableWork, group_steps
+from pgtide.position import Position
+from pgtide.rules import TableRules, compile_rules
+from pgtide.shape import Shape
+from pgtide.sinks import Mark
+from pgtide.spark.layout import TableName
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of the log between two moments."""
+
+    spark: SparkSession
+    frame: DataFrame
+    shapes: Mapping[int, Shape]
+    census: Census
+    mark: Mark
+    settings: Pipeline
+    parked: frozenset[str] = frozenset()  # tables that wait
+    only: frozenset[str] | None = None  # tables that catch up, while all others have theirs
+
+    @cached_property
+    def work(self) -> list[TableWork]:
+        """What there is to do, for the tables that the pipeline selects."""
+        return [
+            work
+            for work in self._selected
+            if not work.touches(self.parked) and (self.only is None or work.touches(self.only))
+        ]
+
+    @cached_property
+    def waiting(self) -> list[TableWork]:
+        """What has to wait, because one of its tables is parked."""
+        return [work for work in self._selected if work.touches(self.parked)]
+
+    @cached_property
+    def _selected(self) -> list[TableWork]:
+        patterns = TablePatterns(self.settings.tables)
+        return group_steps(
+            step for step in steps_of(self.census, self.shapes) if patterns.matches(*step.table)
+        )
+
+    def table_rows(self) -> dict[str, int]:
+        """How many events of each table were delivered."""
+        counts: dict[str, int] = {}
+        for step in (step for work in self.work for step in work.steps if isinstance(step, Rows)):
+            counts[".".join(step.table)] = step.count
+        return counts
+
+    def rules(self, table: TableName) -> TableRules:
+        """What the pipeline's rules say about a table."""
+        return compile_rules(self.settings.rules, self.settings.routes, *table)
+
+    def rows(self, step: Rows) -> DataFrame:
+        """The rows of a step, their arrays in the order of its layout."""
+        ids = [shape.id for shape in step.shapes]
+        frame = self.frame.filter(
+            F.col("shape").isin(*ids) & at_or_after(step.low) & at_or_before(step.high)
+        )
+        return step.layout.align(frame, step.shapes)
+
+
+def at_or_after(position: Position) -> Column:
+    """Rows from a position on."""
+    lsn, seq = F.col("lsn"), F.col("seq")
+    return (lsn > int(position.lsn)) | ((lsn == int(position.lsn)) & (seq >= position.seq))
+
+
+def at_or_before(position: Position) -> Column:
+    """Rows up to a position, itself included."""
+    lsn, seq = F.col("lsn"), F.col("seq")
+    return (lsn < int(position.lsn)) | ((lsn == int(position.lsn)) & (seq <= position.seq))

@@ -1,0 +1,247 @@
+"""The census of a batch: which tables, shapes and barriers it holds, in one small Spark job.
+
+From it and the shapes of the log follow the steps of each table. Rows themselves stay where
+they are: a step says between which positions its rows lie.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import groupby, pairwise
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from pgtide.errors import LogError
+from pgtide.pipeline.steps import Dropped, Renamed, Reshaped, Rows, Step, Truncated, position_of
+from pgtide.position import Lsn, Position
+from pgtide.shape import Shape
+from pgtide.spark.alignment import missing_values
+from pgtide.spark.compaction import Traits
+from pgtide.spark.layout import ROW_OPS, Layout, TableName
+
+BARRIERS = ("truncate", "ddl")
+
+
+@dataclass(frozen=True)
+class Count:
+    """Rows of one shape and operation."""
+
+    shape: int | None
+    op: str
+    rows: int
+    low: Position
+    high: Position
+    old_rows: bool
+    unsent: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A row that is a barrier, or may be one."""
+
+    at: Position
+    op: str
+    shape: int | None
+    payload: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Census:
+    """What a batch holds."""
+
+    counts: tuple[Count, ...]
+    marks: tuple[Mark, ...]
+    committed_at: datetime | None  # the newest
+
+    @property
+    def rows(self) -> int:
+        return sum(count.rows for count in self.counts)
+
+    @property
+    def high(self) -> Position | None:
+        """The last position of the batch, None when it is empty."""
+        return max((count.high for count in self.counts), default=None)
+
+
+def take_census(batch: DataFrame) -> Census:
+    """Count a batch."""
+    at = F.struct("lsn", "seq")
+    barrier = F.when(F.col("op").isin(*BARRIERS), F.struct("lsn", "seq", "payload"))
+    found = (
+        batch.groupBy("shape", "op")
+        .agg(
+            F.count("*").alias("rows"),
+            F.min(at).alias("low"),
+            F.max(at).alias("high"),
+            F.max("committed_at").alias("committed_at"),
+            F.max(F.col("before").isNotNull()).alias("old_rows"),
+            F.array_distinct(F.flatten(F.collect_set("unchanged"))).alias("unsent"),
+            F.collect_list(barrier).alias("barriers"),
+        )
+        .collect()
+    )
+    counts, marks = [], []
+    for row in found:
+        counts.append(
+            Count(
+                shape=row["shape"],
+                op=row["op"],
+                rows=row["rows"],
+                low=_position(row["low"]),
+                high=_position(row["high"]),
+                old_rows=row["op"] == "update" and row["old_rows"],
+                unsent=tuple(sorted(row["unsent"])),
+            )
+        )
+        for mark in row["barriers"]:
+            payload = json.loads(mark["payload"]) if mark["payload"] else {}
+            marks.append(Mark(_position(mark), row["op"], row["shape"], payload))
+    times = [row["committed_at"] for row in found if row["committed_at"] is not None]
+    newest = max(times).astimezone(UTC) if times else None
+    return Census(tuple(counts), tuple(sorted(marks, key=lambda mark: mark.at)), newest)
+
+
+def steps_of(census: Census, shapes: Mapping[int, Shape]) -> list[Step]:
+    """Everything that the batch does, as steps in no particular order."""
+    barriers = [step for mark in census.marks for step in _barriers(mark, shapes)]
+    return [*barriers, *_row_steps(census, shapes, barriers)]
+
+
+def _barriers(mark: Mark, shapes: Mapping[int, Shape]) -> Iterator[Step]:
+    if mark.op == "truncate":
+        assert mark.shape is not None
+        shape = shapes[mark.shape]
+        yield Truncated(
+            Layout.of(shape, shapes).table, mark.at, shape.oid if shape.root_oid else None
+        )
+        return
+    for item in mark.payload.get("dropped", ()):
+        # A partition's own rows leave the root with it, which only a new look can tell.
+        if item["type"] == "table" and "root" not in item:
+            yield Dropped((item["schema"], item["name"]), mark.at)
+    for item in mark.payload.get("objects", ()):
+        yield from _changed(item, mark.at, shapes)
+
+
+def _changed(item: Mapping[str, Any], at: Position, shapes: Mapping[int, Shape]) -> Iterator[Step]:
+    """What a command did to one object: nothing, unless it is a table of its own."""
+    history = sorted((s for s in shapes.values() if s.oid == item.get("oid")), key=lambda s: s.id)
+    after = next((s for s in reversed(history) if _is(s, item)), None)
+    if after is None or after.root_oid:
+        return
+    before = next((s for s in reversed(history) if s.id < after.id), None)
+    if before is not None and (before.schema, before.table) != (after.schema, after.table):
+        old, new = (before.schema, before.table), (after.schema, after.table)
+        yield Renamed(old, at, new, after.oid)
+    known = {column.attnum for column in before.columns} if before else set()
+    missing = missing_values(item["columns"]) if before is not None else {}
+    defaults = {attnum: text for attnum, text in missing.items() if attnum not in known}
+    yield Reshaped((after.schema, after.table), at, Layout.of(after, shapes), defaults)
+
+
+def _is(shape: Shape, item: Mapping[str, Any]) -> bool:
+    """Whether a shape is what the command's facts describe; what is generated need not be sent."""
+    if (shape.schema, shape.table) != (item.get("schema"), item.get("name")):
+        return False
+    described = {(c["attnum"], c["name"], c["type_oid"], c["typmod"]) for c in item["columns"]}
+    sent = {(c["attnum"], c["name"]) for c in item["columns"] if not c.get("generated")}
+    columns = {(c.attnum, c.name, c.type_oid, c.typmod) for c in shape.columns}
+    return columns <= described and sent <= {(attnum, name) for attnum, name, *_ in columns}
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """Rows of one layout, before barriers cut them."""
+
+    layout: Layout
+    shapes: tuple[Shape, ...]
+    low: Position
+    high: Position
+    rows: int
+    traits: Traits
+
+
+def _row_steps(
+    census: Census, shapes: Mapping[int, Shape], barriers: Iterable[Step]
+) -> Iterator[Rows]:
+    cuts: dict[TableName, set[Position]] = {}
+    for step in barriers:
+        cuts.setdefault(step.table, set()).add(position_of(step))
+    stretches = sorted(_stretches(census, shapes), key=lambda s: (s.layout.table, s.low))
+    for table, group in groupby(stretches, key=lambda s: s.layout.table):
+        merged = list(_merged(list(group)))
+        for earlier, later in pairwise(merged):
+            if later.low <= earlier.high:
+                raise LogError(
+                    "rows of one table mix two layouts",
+                    detail=f"{'.'.join(table)} has both between {later.low} and {earlier.high}.",
+                    hint="Its partitions differ in their columns: make them equal.",
+                )
+        for stretch in merged:
+            yield from _cut(table, stretch, sorted(cuts.get(table, ())))
+
+
+def _stretches(census: Census, shapes: Mapping[int, Shape]) -> Iterator[_Stretch]:
+    for count in census.counts:
+        if count.op in ROW_OPS:
+            assert count.shape is not None
+            shape = shapes[count.shape]
+            layout = Layout.of(shape, shapes)
+            traits = Traits(count.old_rows, _in_layout(count.unsent, shape, layout))
+            yield _Stretch(layout, (shape,), count.low, count.high, count.rows, traits)
+
+
+def _in_layout(indexes: Iterable[int], shape: Shape, layout: Layout) -> tuple[int, ...]:
+    names = [column.name for column in layout.columns]
+    return tuple(names.index(shape.columns[index].name) for index in indexes)
+
+
+def _merged(stretches: list[_Stretch]) -> Iterator[_Stretch]:
+    """Stretches of one table with those of one layout put together."""
+    by_layout: dict[Layout, _Stretch] = {}
+    for stretch in stretches:
+        known = by_layout.get(stretch.layout)
+        by_layout[stretch.layout] = stretch if known is None else _joined(known, stretch)
+    return iter(sorted(by_layout.values(), key=lambda stretch: stretch.low))
+
+
+def _joined(one: _Stretch, other: _Stretch) -> _Stretch:
+    return replace(
+        one,
+        shapes=tuple({shape.id: shape for shape in (*one.shapes, *other.shapes)}.values()),
+        low=min(one.low, other.low),
+        high=max(one.high, other.high),
+        rows=one.rows + other.rows,
+        traits=Traits(
+            one.traits.old_rows or other.traits.old_rows,
+            tuple(sorted({*one.traits.unsent, *other.traits.unsent})),
+        ),
+    )
+
+
+def _cut(table: TableName, stretch: _Stretch, cuts: list[Position]) -> Iterator[Rows]:
+    """One step per piece between barriers; a piece may turn out to be empty."""
+    low = stretch.low
+    for cut in (*cuts, None):
+        if cut is not None and not low < cut:
+            continue
+        inside = cut is not None and cut <= stretch.high
+        high = _before(cut) if inside and cut is not None else stretch.high
+        yield Rows(table, stretch.layout, stretch.shapes, low, high, stretch.rows, stretch.traits)
+        if not inside or cut is None:
+            return
+        low = Position(cut.lsn, cut.seq + 1)
+
+
+def _before(position: Position) -> Position:
+    """The place just before; positions below the first of a transaction are of the one before."""
+    return Position(position.lsn, position.seq - 1)
+
+
+def _position(row: Any) -> Position:
+    return Position(Lsn(row["lsn"]), row["seq"])

@@ -1,0 +1,229 @@
+"""What a pipeline knows about itself: ``<log>/pipelines/<name>/state.json``.
+
+The stream's own checkpoint is beside it, in ``stream``. The two belong together: deleting the
+directory makes the pipeline a new one, with another incarnation, that reads the log from its
+beginning; sinks tell by position, not by batch number, what they have. Beside them are
+``error.json``, why it last failed, until a batch succeeds; and ``resume/…``, one file for each
+request to take parked tables up again.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from pyarrow import fs
+
+from pgtide.errors import PgtideError, PipelineError, TransientError
+from pgtide.log.files import delete, walk
+from pgtide.log.storage import Storage
+from pgtide.position import Lsn, Position
+
+PIPELINES = "pipelines"
+
+
+@dataclass(frozen=True)
+class Parked:
+    """A table that failed, and where it has to go on."""
+
+    position: Position
+    message: str
+    detail: str
+    hint: str
+    since: datetime
+
+
+@dataclass
+class Resuming:
+    """Parked tables on their way back: what they have to catch up with, and how far they are."""
+
+    tables: list[str]
+    start: Position
+    until: Position  # the pipeline's own position, which is not theirs
+    chunks: list[Lsn]  # upper bounds; a repetition must cut as the first attempt did
+    chunks_done: int = 0
+
+
+@dataclass(frozen=True)
+class Request:
+    """Somebody asked for a parked table, or for all of them, to be resumed."""
+
+    path: str
+    table: str | None
+
+
+@dataclass
+class State:
+    """How far a pipeline has come."""
+
+    incarnation: str
+    version: int  # of the log, when the pipeline began
+    chunks: list[Lsn]  # the history: upper bounds of its parts
+    position: Position  # the first position that is not done
+    chunks_done: int = 0
+    batches: int = 0
+    rows: int = 0
+    committed_at: datetime | None = None  # of the newest change that was delivered
+    batch_at: datetime | None = None
+    batch_rows: int = 0
+    batch_seconds: float = 0.0
+    table_rows: dict[str, int] = field(default_factory=dict)
+    parked: dict[str, Parked] = field(default_factory=dict)
+    resuming: Resuming | None = None
+    resumed: int = 0  # how often parked tables were resumed
+
+    @classmethod
+    def new(cls, version: int, start: Position, chunks: list[Lsn]) -> State:
+        """A pipeline that has done nothing."""
+        return cls(secrets.token_hex(8), version, chunks, start)
+
+    @property
+    def boundary(self) -> Lsn:
+        """The end of the history: the stream takes what is after it."""
+        return self.chunks[-1] if self.chunks else Lsn(max(self.position.lsn - 1, 0))
+
+
+class StateFile:
+    """The state on disk; every change is whole and durable."""
+
+    def __init__(self, log: Storage, pipeline: str) -> None:
+        self._log = log
+        self._directory = f"{PIPELINES}/{pipeline}"
+
+    @property
+    def stream(self) -> Storage:
+        """Where Spark keeps the stream's checkpoint."""
+        return self._log.child(f"{self._directory}/stream")
+
+    def load(self) -> State | None:
+        """The state, None for a pipeline that never ran."""
+        content = self._log.read(f"{self._directory}/state.json")
+        if content is None:
+            return None
+        try:
+            return _state(json.loads(content))
+        except (ValueError, KeyError, TypeError) as exc:
+            raise PipelineError(
+                "a pipeline's state cannot be understood",
+                detail=f"{self._directory}/state.json in the log is not what pgtide writes.",
+                hint="Restore it, or start over: pgtide replay --pipeline NAME",
+            ) from exc
+
+    def save(self, state: State) -> None:
+        self._log.replace(f"{self._directory}/state.json", json.dumps(_json(state)).encode())
+
+    def offset(self, before: int | None = None) -> dict[str, Any] | None:
+        """The newest offset that the stream has written down, or that of a batch before."""
+        names = (entry.path.rsplit("/", 1)[-1] for entry in walk(self.stream, "offsets"))
+        numbers = [int(name) for name in names if name.isdigit()]
+        known = [number for number in numbers if before is None or number < before]
+        if not known:
+            return None
+        content = self.stream.read(f"offsets/{max(known)}") or b""
+        offset: dict[str, Any] = json.loads(content.splitlines()[-1])
+        return offset
+
+    def clear_stream(self) -> None:
+        """Remove the stream's checkpoint: it belongs to a state that is gone."""
+        for entry in list(walk(self.stream, "")):
+            delete(self.stream, entry.path)
+
+    def drop(self) -> None:
+        """Forget everything: the pipeline is a new one. The state goes first."""
+        delete(self._log, f"{self._directory}/state.json")
+        self.clear_stream()
+        self.clear_error()
+        for request in self.requests():
+            self.answered(request)
+
+    # -- failures, and what people ask for ---------------------------------------------
+
+    def note_error(self, error: PgtideError) -> None:
+        """Remember why the pipeline failed, for ``pgtide status``."""
+        note = {
+            "at": now().isoformat(timespec="milliseconds"),
+            "type": type(error).__name__,
+            "message": error.message,
+            "detail": error.detail,
+            "hint": error.hint,
+            "transient": isinstance(error, TransientError),
+        }
+        self._log.replace(f"{self._directory}/error.json", json.dumps(note).encode())
+
+    def error(self) -> dict[str, Any] | None:
+        content = self._log.read(f"{self._directory}/error.json")
+        return json.loads(content) if content is not None else None
+
+    def clear_error(self) -> None:
+        delete(self._log, f"{self._directory}/error.json")
+
+    def ask_resume(self, table: str | None) -> None:
+        """Ask for a parked table, or all of them, to be taken up again."""
+        path = f"{self._directory}/resume/{secrets.token_hex(8)}.json"
+        self._log.replace(path, json.dumps({"table": table}).encode())
+
+    def requests(self) -> list[Request]:
+        """What was asked and not answered yet."""
+        found = []
+        for entry in walk(self._log, f"{self._directory}/resume"):
+            content = self._log.read(entry.path) if entry.path.endswith(".json") else None
+            if content is not None:
+                found.append(Request(entry.path, json.loads(content)["table"]))
+        return found
+
+    def answered(self, request: Request) -> None:
+        delete(self._log, request.path)
+
+
+def pipeline_names(log: Storage) -> list[str]:
+    """Pipelines that have ever run on a log, configured or not."""
+    selector = fs.FileSelector(PIPELINES, allow_not_found=True)
+    infos = log.filesystem.get_file_info(selector)
+    names = (info.base_name for info in infos if info.type == fs.FileType.Directory)
+    return sorted(name for name in names if StateFile(log, name).load() is not None)
+
+
+def _json(state: State) -> dict[str, Any]:
+    fields = asdict(state)
+    fields["chunks"] = [int(chunk) for chunk in state.chunks]
+    fields["position"] = str(state.position)
+    fields["committed_at"] = state.committed_at and state.committed_at.isoformat()
+    fields["batch_at"] = state.batch_at and state.batch_at.isoformat()
+    for name, parked in state.parked.items():
+        fields["parked"][name]["position"] = str(parked.position)
+        fields["parked"][name]["since"] = parked.since.isoformat()
+    if state.resuming is not None:
+        fields["resuming"]["start"] = str(state.resuming.start)
+        fields["resuming"]["until"] = str(state.resuming.until)
+        fields["resuming"]["chunks"] = [int(chunk) for chunk in state.resuming.chunks]
+    return fields
+
+
+def _state(fields: dict[str, Any]) -> State:
+    fields["chunks"] = [Lsn(chunk) for chunk in fields["chunks"]]
+    fields["position"] = Position.parse(fields["position"])
+    for name in ("committed_at", "batch_at"):
+        fields[name] = fields[name] and datetime.fromisoformat(fields[name])
+    fields["parked"] = {
+        name: Parked(
+            **{
+                **parked,
+                "position": Position.parse(parked["position"]),
+                "since": datetime.fromisoformat(parked["since"]),
+            }
+        )
+        for name, parked in fields["parked"].items()
+    }
+    if (resuming := fields["resuming"]) is not None:
+        resuming["start"] = Position.parse(resuming["start"])
+        resuming["until"] = Position.parse(resuming["until"])
+        resuming["chunks"] = [Lsn(chunk) for chunk in resuming["chunks"]]
+        fields["resuming"] = Resuming(**resuming)
+    return State(**fields)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,112 @@
+"""Steps: what a batch does to each table, in order.
+
+A table's rows between two barriers (TRUNCATE, a change of its layout, a rename, a drop) are
+one step, and so is each barrier. Steps of one target follow one another; targets are
+independent of each other unless a rename ties them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from pgtide.position import Position
+from pgtide.shape import Shape
+from pgtide.spark.compaction import Traits
+from pgtide.spark.layout import Layout, TableName
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Row events of one layout: all of the table's between two positions, both included."""
+
+    table: TableName
+    layout: Layout
+    shapes: tuple[Shape, ...]
+    low: Position
+    high: Position
+    count: int
+    traits: Traits
+
+
+@dataclass(frozen=True)
+class Truncated:
+    """The table was emptied, or one of its partitions."""
+
+    table: TableName
+    at: Position
+    partition: int | None = None
+
+
+@dataclass(frozen=True)
+class Reshaped:
+    """The table was created, or its columns changed."""
+
+    table: TableName
+    at: Position
+    layout: Layout
+    defaults: dict[int, str] = field(default_factory=dict)
+    """By attnum: the value that older rows have in a column that was added."""
+
+
+@dataclass(frozen=True)
+class Renamed:
+    """The table has another name from here on."""
+
+    table: TableName
+    at: Position
+    to: TableName
+    relation: int
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """The table is gone."""
+
+    table: TableName
+    at: Position
+
+
+Step: TypeAlias = Rows | Truncated | Reshaped | Renamed | Dropped
+
+
+@dataclass(frozen=True)
+class TableWork:
+    """The steps of one table, or of several that renames tie together."""
+
+    tables: frozenset[TableName]
+    steps: tuple[Step, ...]
+
+    @property
+    def name(self) -> str:
+        return ", ".join(".".join(table) for table in sorted(self.tables))
+
+    @property
+    def low(self) -> Position:
+        return position_of(self.steps[0])
+
+    def touches(self, tables: frozenset[str]) -> bool:
+        """Whether one of its tables is among these, named ``schema.table``."""
+        return any(f"{schema}.{table}" in tables for schema, table in self.tables)
+
+
+def position_of(step: Step) -> Position:
+    """Where a step begins."""
+    return step.low if isinstance(step, Rows) else step.at
+
+
+def group_steps(steps: Iterable[Step]) -> list[TableWork]:
+    """Put the steps in order, table by table; tables that a rename connects stay together."""
+    groups: dict[TableName, set[TableName]] = {}
+    ordered = sorted(steps, key=position_of)
+    for step in ordered:
+        group = groups.setdefault(step.table, {step.table})
+        if isinstance(step, Renamed):
+            group |= groups.get(step.to, {step.to})
+            groups.update(dict.fromkeys(group, group))
+    unique = {frozenset(group) for group in groups.values()}
+    return [
+        TableWork(tables, tuple(step for step in ordered if step.table in tables))
+        for tables in sorted(unique, key=sorted)
+    ]

@@ -1,0 +1,28 @@
+"""The Delta sink: lake tables in one of several modes, exactly once."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+
+from pgtide.config.sinks import DeltaSettings
+from pgtide.pipeline.batch import Batch
+from pgtide.pipeline.parallel import Failure, Writers
+from pgtide.pipeline.steps import TableWork
+from pgtide.sinks.delta.mirror_table import MirrorTable
+
+
+class DeltaSink:
+    """Writes batches into Delta tables below one path."""
+
+    def __init__(self, settings: DeltaSettings, spark: SparkSession) -> None:
+        self._settings = settings
+        self._writers = Writers(spark)
+
+    def write(self, batch: Batch) -> list[Failure]:
+        def apply(session: SparkSession, work: TableWork) -> None:
+            MirrorTable(session, batch, work, self._settings).apply()
+
+        return self._writers.run(batch.work, apply)
+
+    def close(self) -> None:
+        self._writers.close()

@@ -1,0 +1,73 @@
+"""Columns of a lake table: named and typed as at the source, known by their attnum.
+
+A column's comment holds the attnum, which outlives every rename on either side. That makes
+following a schema change a matter of comparing what is there with what is wanted, and safe
+to repeat after a crash between two statements.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql.types import DataType, StructField, StructType
+
+from pgtide.rules.cells import Cell
+
+LSN = "_pgtide_lsn"
+SEQ = "_pgtide_seq"
+COMMITTED_AT = "_pgtide_committed_at"
+DELETED = "_pgtide_deleted"
+RELATION = "_pgtide_relation"  # which partition holds the row, by relation id
+
+_ATTNUM = re.compile(r"pgtide attnum (\d+)")
+
+
+@dataclass(frozen=True)
+class TargetColumn:
+    """A column of a lake table."""
+
+    name: str
+    type: DataType
+    attnum: int | None = None  # None: pgtide's own, or unknown at the source
+
+    @property
+    def comment(self) -> str:
+        return f"pgtide attnum {self.attnum}" if self.attnum is not None else ""
+
+    @property
+    def field(self) -> StructField:
+        metadata = {"comment": self.comment} if self.comment else {}
+        return StructField(self.name, self.type, True, metadata)
+
+
+def existing_columns(schema: StructType) -> list[TargetColumn]:
+    """The columns of a table as it is."""
+    columns = []
+    for field in schema.fields:
+        match = _ATTNUM.fullmatch(field.metadata.get("comment", ""))
+        columns.append(TargetColumn(field.name, field.dataType, int(match[1]) if match else None))
+    return columns
+
+
+def target_names(cells: Sequence[Cell], reserved: Iterable[str] = ()) -> list[str]:
+    """A name for each column: its own, with a number behind it when Spark could not tell it apart.
+
+    Spark and Delta compare names without regard to case.
+    """
+    taken = {name.lower() for name in reserved}
+    names = []
+    for cell in cells:
+        name, number = cell.name, 1
+        while name.lower() in taken:
+            number += 1
+            name = f"{cell.name}__{number}"
+        taken.add(name.lower())
+        names.append(name)
+    return names
+
+
+def quoted(name: str) -> str:
+    """A name as Spark SQL reads it."""
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,87 @@
+"""The tables of a lake by name and by the relation that they mirror.
+
+A table knows its relation by a property, so that after a crash in the middle of a rename
+its rows are found under the old name or the new one, wherever it had got to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from pgtide.config.sinks import DeltaSettings
+from pgtide.errors import TargetError
+from pgtide.position import Position
+from pgtide.sinks.delta.target import RELATION_PROPERTY, SHAPED_AT_PROPERTY, Target
+from pgtide.spark.layout import TableName
+
+
+class Lake:
+    """The tables that one writer works on."""
+
+    def __init__(
+        self, spark: SparkSession, settings: DeltaSettings, names: Iterable[TableName]
+    ) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._places: dict[int, Target] = {}
+        for name in sorted(names):
+            relation = self._by_name(name).properties().get(RELATION_PROPERTY)
+            if relation is not None:
+                self._places[int(relation)] = self._by_name(name)
+
+    def target(self, name: TableName, relation: int) -> Target:
+        """Where a relation's rows are, or will be."""
+        return self._places.get(relation) or self._by_name(name)
+
+    def placed(self, relation: int, target: Target) -> None:
+        """Remember where a relation's table was made."""
+        self._places[relation] = target
+
+    def _by_name(self, name: TableName) -> Target:
+        return Target.of(self._spark, self._settings.path, name, self._settings.storage)
+
+    def set_aside(self, name: TableName, relation: int) -> None:
+        """Give way to another table of this name: the old one gets its relation id as a suffix."""
+        schema, table = name
+        self.rename(relation, (schema, f"{table}__{relation}"))
+
+    def rename(self, relation: int, to: TableName) -> None:
+        """Give a table its new name; on an object store that copies it."""
+        place, wanted = self._places.get(relation), self._by_name(to)
+        if place is None or place.path == wanted.path:
+            return  # nothing was written yet, or it has moved already
+        if wanted.exists():
+            raise TargetError(
+                "a table's new name is taken in the lake",
+                detail=f"{place.path} cannot become {wanted.path}, which exists.",
+                hint="Move or delete that table, then run: pgtide resume",
+            )
+        source, files = self._file_system(place)
+        target, _ = self._file_system(wanted)
+        files.mkdirs(target.getParent())
+        if not files.rename(source, target):
+            raise TargetError(
+                "a table of the lake could not be renamed",
+                detail=f"{place.path} could not become {wanted.path}.",
+                hint="See that both are on one file system, then run: pgtide resume",
+            )
+        self._places[relation] = wanted
+
+    def drop(self, name: TableName, at: Position) -> None:
+        """Delete a table with its files, unless another has taken its place since."""
+        place = self._by_name(name)
+        shaped_at = place.properties().get(SHAPED_AT_PROPERTY)
+        if shaped_at is not None and at < Position.parse(shaped_at):
+            return
+        path, files = self._file_system(place)
+        files.delete(path, True)
+        self._places = {r: t for r, t in self._places.items() if t.path != place.path}
+
+    def _file_system(self, target: Target) -> tuple[Any, Any]:
+        jvm: Any = self._spark.sparkContext._jvm
+        path = jvm.org.apache.hadoop.fs.Path(target.path)
+        session: Any = self._spark
+        return path, path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())

@@ -1,0 +1,150 @@
+"""One table of the lake and the steps of a batch: what all modes have in common.
+
+Steps may come again, after a crash or a lost checkpoint. Statements that change a table's
+columns are not covered by Delta's transaction ids, so a table remembers from which position
+on it has the columns that it has: a step from before that was applied when they changed.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from pyspark.sql import SparkSession
+
+from pgtide.config.sinks import DeltaSettings
+from pgtide.errors import TargetError
+from pgtide.pipeline.batch import Batch
+from pgtide.pipeline.steps import (
+    Dropped,
+    Renamed,
+    Reshaped,
+    Rows,
+    Step,
+    TableWork,
+    Truncated,
+    position_of,
+)
+from pgtide.position import Position
+from pgtide.shape import Shape
+from pgtide.sinks.delta.columns import TargetColumn, existing_columns
+from pgtide.sinks.delta.lake import Lake
+from pgtide.sinks.delta.reshape import reshape
+from pgtide.sinks.delta.target import (
+    MODE_PROPERTY,
+    RELATION_PROPERTY,
+    SHAPED_AT_PROPERTY,
+    Target,
+)
+from pgtide.spark.layout import TableName
+
+
+class LakeTable(ABC):
+    """One writer's view of a table of the lake, or of several that renames tie together."""
+
+    mode: ClassVar[str]
+    keeps_past: ClassVar[bool] = True
+    """Whether the table tells about times before: columns and tables dropped at the source
+    stay, and a table made anew under an old name does not replace the old one's."""
+
+    def __init__(
+        self, spark: SparkSession, batch: Batch, work: TableWork, settings: DeltaSettings
+    ) -> None:
+        self._batch = batch
+        self._work = work
+        self._settings = settings
+        routed = {batch.rules(table).target for table in work.tables}
+        self._lake = Lake(spark, settings, routed)
+
+    def apply(self) -> None:
+        """Apply the steps in order; those that were applied before are passed over."""
+        for number, step in enumerate(self._work.steps):
+            self._step(step, number)
+
+    def _step(self, step: Step, number: int) -> None:
+        match step:
+            case Rows():
+                self._rows(step, number)
+            case Truncated():
+                self._truncated(step, number)
+            case Reshaped():
+                self._reshaped(step, number)
+            case Renamed():
+                self._lake.rename(step.relation, self._name(step.to))
+            case Dropped():
+                if self._settings.dropped_tables == "drop":
+                    self._lake.drop(self._name(step.table), step.at)
+
+    @abstractmethod
+    def _rows(self, step: Rows, number: int) -> None:
+        """Write the rows of a step."""
+
+    @abstractmethod
+    def _truncated(self, step: Truncated, number: int) -> None:
+        """Follow a TRUNCATE."""
+
+    @abstractmethod
+    def _reshaped(self, step: Reshaped, number: int) -> None:
+        """Follow a change of the columns."""
+
+    def _name(self, table: TableName) -> TableName:
+        return self._batch.rules(table).target
+
+    def _ready(self, step: Rows | Reshaped, columns: list[TargetColumn]) -> Target | None:
+        """The table with these columns; None if it has gone on to those of a later step."""
+        relation, at = step.layout.shape.oid, position_of(step)
+        name = self._name(step.table)
+        target = self._lake.target(name, relation)
+        table = target.open()
+        properties = {} if table is None else dict(table.metadata().configuration)
+        if table is not None and properties.get(MODE_PROPERTY) != self.mode:
+            raise _other_mode(target, self.mode)
+        fits = properties.get(RELATION_PROPERTY) == str(relation)
+        if fits and not differs(target, columns):
+            return target
+        shaped_at = properties.get(SHAPED_AT_PROPERTY)
+        if shaped_at is not None and at < Position.parse(shaped_at):
+            return None
+        if fits:
+            # First the mark: what is left undone after a crash is done when the step comes again.
+            target.set_properties({SHAPED_AT_PROPERTY: str(at)})
+            drop = self._settings.dropped_columns == "drop" and not self.keeps_past
+            reshape(target, columns, drop=drop)
+            return target
+        if table is not None and self.keeps_past:
+            self._lake.set_aside(name, int(properties[RELATION_PROPERTY]))
+        # Nothing is there, or another table of this name, which was dropped since.
+        made = {
+            RELATION_PROPERTY: str(relation),
+            MODE_PROPERTY: self.mode,
+            SHAPED_AT_PROPERTY: str(at),
+        }
+        target.create(columns, made)
+        self._lake.placed(relation, target)
+        return target
+
+    def _truncated_shape(self, step: Truncated) -> Shape:
+        """The shape that the TRUNCATE names, of a partition its own."""
+        marks = self._batch.census.marks
+        (shape,) = {
+            mark.shape
+            for mark in marks
+            if mark.op == "truncate" and mark.at == step.at and mark.shape is not None
+        }
+        return self._batch.shapes[shape]
+
+
+def _other_mode(target: Target, mode: str) -> TargetError:
+    return TargetError(
+        "a table of the lake is not what the pipeline would make it",
+        detail=f"{target.path} exists and was not made in mode {mode}.",
+        hint="Name another path in the pipeline's sink, or move that table away.",
+    )
+
+
+def differs(target: Target, wanted: list[TargetColumn]) -> bool:
+    """Whether a column is missing, or has another name or type."""
+    existing = existing_columns(target.schema)
+    return not set(wanted) <= set(existing) or any(
+        column.attnum is not None and column not in wanted for column in existing
+    )

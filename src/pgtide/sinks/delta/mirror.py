@@ -1,0 +1,145 @@
+"""Mirrors: lake tables that are equal to the tables of the source.
+
+Each row carries the position of the event that made it what it is. A merge takes a row only
+if its position is newer, so a batch that comes twice changes nothing, and an event that
+comes late cannot undo a later one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, LongType, TimestampType
+
+from pgtide.errors import TargetError
+from pgtide.rules import TableRules
+from pgtide.rules.cells import Cell
+from pgtide.sinks.delta.columns import (
+    COMMITTED_AT,
+    DELETED,
+    LSN,
+    RELATION,
+    SEQ,
+    TargetColumn,
+    target_names,
+)
+from pgtide.spark.cells import CellReader
+from pgtide.spark.compaction import Traits, compact, key_names
+from pgtide.spark.layout import Layout
+
+GONE = "_pgtide_gone"  # the row is to leave the mirror
+PATCH = "_pgtide_patch"  # only to change a row that is there: a filter hinges on what was not sent
+UNSET = "_pgtide_unset_"  # before a column's number: its value was not sent
+
+OWN = (LSN, SEQ, COMMITTED_AT, DELETED, RELATION)
+
+
+@dataclass(frozen=True)
+class MirrorPlan:
+    """How rows of one layout become rows of a mirror."""
+
+    layout: Layout
+    rules: TableRules
+    reader: CellReader
+    committed_at: bool
+    soft_delete: bool
+    relations: Mapping[int, int]  # of a partitioned table: relation by shape id, else empty
+
+    def columns(self) -> list[TargetColumn]:
+        """The columns of the mirror, pgtide's own last."""
+        cells = self._cells(())
+        names = target_names(cells, OWN)
+        data = [TargetColumn(n, c.type, c.attnum) for n, c in zip(names, cells, strict=True)]
+        own = [TargetColumn(LSN, LongType()), TargetColumn(SEQ, LongType())]
+        if self.committed_at:
+            own.append(TargetColumn(COMMITTED_AT, TimestampType()))
+        if self.soft_delete:
+            own.append(TargetColumn(DELETED, BooleanType()))
+        if self.relations:
+            own.append(TargetColumn(RELATION, LongType()))
+        return [*data, *own]
+
+    def keys(self) -> dict[str, str]:
+        """Key columns of the mirror, each with the name of its typed value in compaction."""
+        cells = self._cells(())
+        names = target_names(cells, OWN)
+        found = {}
+        for key, name in zip(self.layout.key_names, key_names(self.layout), strict=True):
+            source = self.layout.columns[[c.name for c in self.layout.columns].index(key)]
+            at = next(
+                (n for n, c in zip(names, cells, strict=True) if _is(c, source.attnum, key)), None
+            )
+            if at is None:
+                raise TargetError(
+                    "a mirror needs the key of its table",
+                    detail=f"Rules leave out column {key} of {'.'.join(self.layout.table)}.",
+                    hint="Keep the key columns, or use mode: history.",
+                )
+            found[at] = name
+        return found
+
+    def rows(self, events: DataFrame, traits: Traits) -> DataFrame:
+        """One row per key: the mirror's columns and what is to happen to the row."""
+        state = compact(events, self.layout, traits)
+        cells = self._cells(traits.unsent)
+        names = target_names(cells, OWN)
+        by_key = self.keys()
+        values = [
+            F.col(by_key[name]).alias(name) if name in by_key else cell.value.alias(name)
+            for name, cell in zip(names, cells, strict=True)
+        ]
+        unset = [
+            (~cell.sent & (F.col("op") != "delete")).alias(f"{UNSET}{number}")
+            for number, cell in enumerate(cells)
+            if cell.sent is not None
+        ]
+        return state.select(*values, *self._own(), *self._fate(traits), *unset, "origin")
+
+    def _cells(self, unsent: tuple[int, ...]) -> list[Cell]:
+        return self.rules.apply(self.reader.after(unsent), F.col("op"))
+
+    def _own(self) -> list[Column]:
+        own = [F.col("lsn").alias(LSN), F.col("seq").alias(SEQ)]
+        if self.committed_at:
+            own.append(F.col("committed_at").alias(COMMITTED_AT))
+        if self.soft_delete:
+            own.append((F.col("op") == "delete").alias(DELETED))
+        if self.relations:
+            pairs = [F.lit(number) for pair in self.relations.items() for number in pair]
+            own.append(F.create_map(*pairs)[F.col("shape")].cast("long").alias(RELATION))
+        return own
+
+    def _fate(self, traits: Traits) -> list[Column]:
+        """Whether the row goes, and whether it may only change one that is there.
+
+        A row that does not pass the filter has no place in the mirror, whatever was there.
+        """
+        deleted = F.col("op") == "delete"
+        keep = self.rules.keep(self.reader.after(traits.unsent), F.col("op"))
+        if keep is None:
+            return [deleted.alias(GONE), F.lit(False).alias(PATCH)]
+        return [
+            (deleted | F.coalesce(~keep, F.lit(False))).alias(GONE),
+            (~deleted & keep.isNull()).alias(PATCH),
+        ]
+
+
+def _is(cell: Cell, attnum: int | None, name: str) -> bool:
+    return cell.attnum == attnum if attnum is not None else cell.name == name
+
+
+def newer(target: str, source: str) -> str:
+    """SQL: the source's row is of a later event than the target's."""
+    return (
+        f"({target}.{LSN} < {source}.{LSN} OR "
+        f"({target}.{LSN} = {source}.{LSN} AND {target}.{SEQ} < {source}.{SEQ}))"
+    )
+
+
+def any_of(columns: list[Column]) -> Column:
+    """True where one of them is."""
+    return reduce(Column.__or__, columns, F.lit(False))

@@ -1,0 +1,127 @@
+"""One Delta table of a lake: made, reshaped, renamed and opened, each safe to repeat."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from delta.tables import DeltaTable as SparkDeltaTable
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from pgtide.sinks.delta.columns import TargetColumn, quoted
+from pgtide.spark.layout import TableName
+
+RELATION_PROPERTY = "pgtide.relation"
+MODE_PROPERTY = "pgtide.mode"
+SHAPED_AT_PROPERTY = "pgtide.shaped_at"  # the position from which on it has these columns
+# What delta-rs reads and writes without loss.
+SHARED_FEATURES = frozenset(
+    {"columnMapping", "timestampNtz", "deletionVectors", "appendOnly", "invariants"}
+)
+_TXN = "spark.databricks.delta.write"
+_PLAIN = re.compile(r"[A-Za-z0-9_.-]")
+
+
+def directory(name: str) -> str:
+    """A name as part of a path: bytes that a path or URL could misread become ``~XX``."""
+    return "".join(
+        char
+        if _PLAIN.fullmatch(char) and name != "." * len(name)
+        else "".join(f"~{byte:02X}" for byte in char.encode())
+        for char in name
+    )
+
+
+@dataclass
+class Target:
+    """A table of the lake by its place."""
+
+    spark: SparkSession
+    path: str
+    storage: Mapping[str, str]
+
+    @classmethod
+    def of(
+        cls, spark: SparkSession, lake: str, table: TableName, storage: Mapping[str, str]
+    ) -> Target:
+        """The table's place in a lake."""
+        schema, name = (directory(part) for part in table)
+        return cls(spark, f"{lake.rstrip('/')}/{schema}/{name}", storage)
+
+    # -- what is there --------------------------------------------------------------
+
+    def open(self) -> DeltaTable | None:
+        """The table as delta-rs sees it, None if there is none."""
+        try:
+            return DeltaTable(self.path, storage_options=dict(self.storage))
+        except TableNotFoundError:
+            return None
+
+    def exists(self) -> bool:
+        return self.open() is not None
+
+    def written(self, app_id: str, version: int) -> bool:
+        """Whether a write with this id is there already."""
+        return self.transaction(app_id) >= version
+
+    def transaction(self, app_id: str) -> int:
+        """The version of the newest write with this id, -1 if there is none."""
+        table = self.open()
+        version = table.transaction_version(app_id) if table is not None else None
+        return -1 if version is None else version
+
+    def frame(self) -> DataFrame:
+        """The rows."""
+        return self.spark.read.format("delta").load(self.path)
+
+    @property
+    def schema(self) -> StructType:
+        table = self.open()
+        assert table is not None, "asked for the columns of a table that is not there"
+        return StructType.fromJson(json.loads(table.schema().to_json()))
+
+    @property
+    def sql(self) -> str:
+        """The table's name in SQL."""
+        return f"delta.{quoted(self.path)}"
+
+    def properties(self) -> dict[str, str]:
+        table = self.open()
+        return dict(table.metadata().configuration) if table is not None else {}
+
+    # -- what is to be there ----------------------------------------------------------
+
+    def create(self, columns: Sequence[TargetColumn], properties: Mapping[str, str]) -> None:
+        """Make the table anew, with everything on that its life may need."""
+        builder = SparkDeltaTable.createOrReplace(self.spark).location(self.path)
+        builder = builder.addColumns(StructType([column.field for column in columns]))
+        wanted = {"delta.columnMapping.mode": "name", "delta.enableDeletionVectors": "false"}
+        for name, value in {**wanted, **properties}.items():
+            builder = builder.property(name, value)
+        builder.execute()
+
+    def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Set properties that are not so already."""
+        now = self.properties()
+        changed = {name: value for name, value in properties.items() if now.get(name) != value}
+        if changed:
+            items = ", ".join(f"'{name}' = '{value}'" for name, value in changed.items())
+            self.spark.sql(f"ALTER TABLE {self.sql} SET TBLPROPERTIES ({items})")
+
+    @contextmanager
+    def idempotent(self, app_id: str, version: int) -> Iterator[None]:
+        """Spark's writes in here carry this id, and are passed over if it is there already."""
+        names = (f"{_TXN}.txnAppId", f"{_TXN}.txnVersion")
+        for name, value in zip(names, (app_id, str(version)), strict=True):
+            self.spark.conf.set(name, value)
+        try:
+            yield
+        finally:
+            for name in names:
+                self.spark.conf.unset(name)

@@ -1,0 +1,1 @@
+"""Spark: the session, typed change frames, Postgres types, compaction by key."""

@@ -1,0 +1,121 @@
+"""Rows of all shapes that a table ever had, as rows of one of them.
+
+Columns are matched by attnum within a relation, by name between relations (a partition and
+its root, a table dropped and created again). A column that a shape did not have yet holds
+what ADD COLUMN said older rows have, else NULL.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from pgtide.shape import Column, Shape
+
+Places = tuple[int | str | None, ...]  # index in the old row, or text, or nothing
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """How rows of several shapes become rows of one."""
+
+    shape: Shape
+    places: Mapping[int, Places]  # by shape id; not those that need no change
+    widths: Mapping[int, int]
+
+    @classmethod
+    def to(
+        cls, shape: Shape, shapes: Iterable[Shape], added: Mapping[int, str] | None = None
+    ) -> Alignment:
+        """Align ``shapes`` to one; ``added`` are texts of columns that were added, by attnum."""
+        places, widths = {}, {}
+        straight = tuple(range(len(shape.columns)))
+        for old in shapes:
+            found = tuple(_place(column, old, shape, added or {}) for column in shape.columns)
+            widths[old.id] = len(old.columns)
+            if found != straight or len(old.columns) != len(shape.columns):
+                places[old.id] = found
+        return cls(shape, places, widths)
+
+    def apply(self, frame: DataFrame) -> DataFrame:
+        """The rows with their arrays in the order of the one shape, each checked for its width."""
+        checked = {side: _checked(F.col(side), self.widths) for side in ("before", "after")}
+        frame = frame.withColumns(checked)
+        if not self.places:
+            return frame
+        moved = {side: _reordered(F.col(side), self.places) for side in ("before", "after")}
+        return frame.withColumns({**moved, "unchanged": _renumbered(self.places)})
+
+
+def added_columns(ddl: Iterable[str], relation: int) -> dict[int, str]:
+    """From payloads of DDL: what rows from before ADD COLUMN hold in a column, by attnum."""
+    added: dict[int, str] = {}
+    for payload in ddl:
+        for item in json.loads(payload).get("objects", ()):
+            if item.get("oid") == relation:
+                added.update(missing_values(item.get("columns", ())))
+    return added
+
+
+def missing_values(columns: Iterable[Mapping[str, Any]]) -> dict[int, str]:
+    """Of columns as a DDL describes them, those that older rows have a value in, as text."""
+    return {c["attnum"]: _only_element(c["missing"]) for c in columns if c["missing"]}
+
+
+def _only_element(array: str) -> str:
+    """The element of a one-element array in Postgres text."""
+    element = array[1:-1]
+    return re.sub(r"\\(.)", r"\1", element[1:-1]) if element.startswith('"') else element
+
+
+def _place(column: Column, old: Shape, new: Shape, added: Mapping[int, str]) -> int | str | None:
+    by_attnum = old.oid == new.oid and column.attnum is not None
+    for index, known in enumerate(old.columns):
+        if (known.attnum == column.attnum) if by_attnum else (known.name == column.name):
+            return index
+    return added.get(column.attnum) if column.attnum is not None else None
+
+
+def _checked(row: SparkColumn, widths: Mapping[int, int]) -> SparkColumn:
+    """Reading past the end of an array gives NULL, which would be an invented value."""
+    message = F.concat(
+        F.lit("a row of the log does not fit its shape, at LSN "), F.col("lsn").cast("string")
+    )
+    fits = row.isNull()
+    for width in set(widths.values()):
+        ids = [shape for shape, known in widths.items() if known == width]
+        fits = fits | ((F.size(row) == width) & F.col("shape").isin(*ids))
+    return F.when(fits, row).otherwise(F.raise_error(message).cast("array<string>"))
+
+
+def _reordered(row: SparkColumn, moved: Mapping[int, Places]) -> SparkColumn:
+    result = row
+    for shape, places in moved.items():
+        ordered = F.array(*[_value(row, place) for place in places])
+        result = F.when((F.col("shape") == shape) & row.isNotNull(), ordered).otherwise(result)
+    return result
+
+
+def _value(row: SparkColumn, place: int | str | None) -> SparkColumn:
+    return F.get(row, F.lit(place)) if isinstance(place, int) else F.lit(place).cast("string")
+
+
+def _renumbered(moved: Mapping[int, Places]) -> SparkColumn:
+    result = F.col("unchanged")
+    for shape, places in moved.items():
+        numbers = [
+            F.when(F.array_contains("unchanged", F.lit(place)), F.lit(index))
+            for index, place in enumerate(places)
+            if isinstance(place, int)
+        ]
+        renumbered = F.array_compact(F.array(*numbers)) if numbers else F.lit(None)
+        here = (F.col("shape") == shape) & F.col("unchanged").isNotNull()
+        result = F.when(here, renumbered.cast("array<int>")).otherwise(result)
+    return result

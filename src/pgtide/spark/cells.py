@@ -1,0 +1,84 @@
+"""Cells of a row of the log: its text arrays as typed columns, for rules and sinks.
+
+What a type cannot hold is never altered silently. Under ``fail`` reading such a value raises
+an error that names column and position, not the value; under ``null`` it is NULL and
+``unrepresentable`` tells; under ``text`` a column whose type cannot hold everything that
+Postgres can is a string from the start, so that its type does not depend on the data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from pgtide.rules.cells import Cell
+from pgtide.spark.codecs import TEXT, Codec
+from pgtide.spark.compaction import unsent
+from pgtide.spark.layout import Layout
+
+Policy: TypeAlias = Literal["fail", "null", "text"]
+MARKER = "pgtide: unrepresentable value in"
+
+
+@dataclass(frozen=True)
+class CellReader:
+    """Reads rows of one layout under one policy."""
+
+    layout: Layout
+    policy: Policy = "fail"
+
+    def after(self, unchanged: tuple[int, ...] = ()) -> list[Cell]:
+        """The new row; ``unchanged`` are columns that some rows of the frame were not sent."""
+        return [
+            self._cell(index, "after", ~unsent(index) if index in unchanged else None)
+            for index in range(len(self.layout.columns))
+        ]
+
+    def before(self) -> list[Cell]:
+        """The old row: the replica identity, everything else was not sent."""
+        whole = self.layout.shape.replica_identity == "f"
+        return [
+            self._cell(index, "before", None if whole or column.identity else F.lit(False))
+            for index, column in enumerate(self.layout.columns)
+        ]
+
+    def codec(self, index: int) -> Codec:
+        """The codec of a column under the policy."""
+        codec = self.layout.codecs[index]
+        return TEXT if self.policy == "text" and not codec.total else codec
+
+    def unrepresentable(self, side: str = "after") -> Column:
+        """Column and text of each value that its type cannot hold; an empty array mostly."""
+        found = []
+        for index, column in enumerate(self.layout.columns):
+            codec, text = self.codec(index), F.get(side, F.lit(index))
+            if not codec.total:
+                value = F.struct(F.lit(column.name).alias("column"), text.alias("text"))
+                found.append(F.when(codec.unrepresentable(text), value))
+        if not found:
+            return F.array().cast("array<struct<column:string,text:string>>")
+        return F.array_compact(F.array(*found))
+
+    def _cell(self, index: int, side: str, sent: Column | None) -> Cell:
+        column = self.layout.columns[index]
+        codec, text = self.codec(index), F.get(side, F.lit(index))
+        value = codec.decode(text)
+        if self.policy == "fail" and not codec.total:
+            value = F.coalesce(value, F.when(text.isNotNull(), self._refusal(column.name)))
+        return Cell(
+            name=column.name,
+            type=codec.spark_type,
+            value=value,
+            text=text,
+            sent=sent,
+            type_oid=column.base_oid or column.type_oid,
+            attnum=column.attnum,
+        )
+
+    def _refusal(self, column: str) -> Column:
+        name = ".".join((*self.layout.table, column))
+        where = F.concat_ws(":", F.hex("lsn"), F.col("seq").cast("string"))
+        return F.raise_error(F.concat(F.lit(f"{MARKER} {name} at "), where))

@@ -1,0 +1,239 @@
+"""The change log for Spark users: a table's changes as typed rows, and its state at any time.
+
+    orders = pgtide.changes(spark, "tide/log", "public.orders")
+    orders.filter("op = 'update' AND after.total > before.total").show()
+    pgtide.latest(spark, "tide/log", "public.orders", as_of="2026-01-31 12:00:00").show()
+
+Columns are those that the table has now; rows from before a column was added hold in it what
+ADD COLUMN gave them, rows from before a rename appear under the new name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pgtide.config.patterns import split_name
+from pgtide.errors import ConfigError, LogGap
+from pgtide.log.reader import Log
+from pgtide.log.schema import CHANGES, SHAPES
+from pgtide.log.storage import Storage
+from pgtide.position import Position
+from pgtide.rules.cells import Cell
+from pgtide.shape import Shape
+from pgtide.spark.alignment import Alignment, added_columns
+from pgtide.spark.cells import CellReader, Policy
+from pgtide.spark.compaction import Traits, compact
+from pgtide.spark.layout import ROW_OPS, Layout
+from pgtide.spark.paths import spark_path
+
+EVENT_OPS = (*ROW_OPS, "truncate")
+
+
+def changes(
+    spark: SparkSession,
+    log: str | os.PathLike[str],
+    table: str,
+    *,
+    stream: bool = False,
+    on_unrepresentable: Policy = "fail",
+    storage: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """One table's changes: ``op, lsn, seq, xid, committed_at, before, after, unchanged``.
+
+    ``before`` holds what the source sent of the old row: its replica identity. A column named
+    in ``unchanged`` was not sent and is NULL in ``after``. With ``stream`` the result is a
+    streaming frame of everything the log holds and of what comes; when the table's columns
+    change it fails and is to be started again, from its checkpoint.
+    """
+    source = _Source.open(spark, log, storage)
+    found = source.table(table)
+    rows = source.stream() if stream else source.batch()
+    if stream:
+        rows = _refuse_new_shapes(rows, source.shapes_frame(), found)
+    rows = rows.filter(F.col("op").isin(*EVENT_OPS) & F.col("shape").isin(*found.ids))
+    reader = CellReader(found.layout, on_unrepresentable)
+    names = F.array(*[F.lit(column.name) for column in found.layout.columns])
+    everything = tuple(range(len(found.layout.columns)))
+    return source.aligned(rows, found).select(
+        *("op", "lsn", "seq", "xid", "committed_at"),
+        _struct("before", reader.before()),
+        _struct("after", reader.after(everything)),
+        F.transform("unchanged", lambda index: F.get(names, index)).alias("unchanged"),
+    )
+
+
+def latest(
+    spark: SparkSession,
+    log: str | os.PathLike[str],
+    table: str,
+    as_of: Position | datetime | str | None = None,
+    *,
+    on_unrepresentable: Policy = "fail",
+    storage: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """The table's rows, rebuilt from the log: now, or as of a position or a time.
+
+    A position is the first that does not count; a time is the last that does.
+    """
+    source = _Source.open(spark, log, storage)
+    if source.complete_from:
+        raise LogGap(
+            "the log no longer holds the beginning of the table",
+            detail=f"Retention has kept {Position(source.complete_from)} and later.",
+            hint="Read a mirror instead, or set log.retention higher.",
+        )
+    found = source.table(table)
+    if not found.layout.keys:
+        raise ConfigError(
+            "the state of a table without a key cannot be told from its changes",
+            detail=f"{table} has no primary key and no identity index.",
+            hint="Use pgtide.changes(), or give the table a key.",
+        )
+    rows = source.batch().filter(F.col("shape").isin(*found.ids) & _until(as_of))
+    emptied = _emptied(rows, found)
+    traits = Traits(unsent=_unsent(rows, found))
+    state = compact(source.aligned(rows, found), found.layout, traits)
+    kept = state.filter((F.col("op") != "delete") & ~emptied)
+    cells = CellReader(found.layout, on_unrepresentable).after()
+    return kept.select(*[cell.value.alias(cell.name) for cell in cells])
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A table and every shape that its rows may have."""
+
+    layout: Layout
+    shapes: tuple[Shape, ...]
+
+    @property
+    def ids(self) -> list[int]:
+        return [shape.id for shape in self.shapes]
+
+    @property
+    def relations(self) -> list[int]:
+        return sorted({shape.oid for shape in self.shapes})
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A log that is read by Spark."""
+
+    spark: SparkSession
+    storage: Storage
+    log: Log
+    shapes: Mapping[int, Shape]
+
+    @classmethod
+    def open(
+        cls,
+        spark: SparkSession,
+        path: str | os.PathLike[str],
+        options: Mapping[str, str] | None,
+    ) -> _Source:
+        log = Log(path, dict(options or {}))
+        return cls(spark, Storage(os.fspath(path), dict(options or {})), log, log.shapes())
+
+    @property
+    def complete_from(self) -> int:
+        return self.log.snapshot().complete_from
+
+    def table(self, name: str) -> _Table:
+        """The table that has this name now, with what it was before."""
+        parts = [part for part, _ in split_name(name)]
+        wanted = (parts[0], parts[1]) if len(parts) == 2 else ("public", parts[0])
+        layouts = {shape.id: Layout.of(shape, self.shapes) for shape in self.shapes.values()}
+        named = [shape for shape in self.shapes.values() if layouts[shape.id].table == wanted]
+        if not named:
+            raise ConfigError(
+                f"the log knows no table {name}",
+                hint="See which it knows: pgtide log show",
+            )
+        newest = layouts[max(named, key=lambda shape: shape.id).id]
+        relation = newest.shape.oid
+        mine = [s for s in self.shapes.values() if relation in (s.oid, s.root_oid)]
+        chosen = {shape.id: shape for shape in (*named, *mine)}
+        return _Table(newest, tuple(chosen.values()))
+
+    def batch(self) -> DataFrame:
+        return self.spark.read.format("delta").load(self._path(CHANGES))
+
+    def stream(self) -> DataFrame:
+        return self.spark.readStream.format("delta").load(self._path(CHANGES))
+
+    def shapes_frame(self) -> DataFrame:
+        return self.spark.read.format("delta").load(self._path(SHAPES))
+
+    def _path(self, name: str) -> str:
+        return spark_path(self.storage.child(name).root)
+
+    def aligned(self, rows: DataFrame, table: _Table) -> DataFrame:
+        ddl = self.batch().filter("op = 'ddl'").select("payload").collect()
+        added = added_columns((row["payload"] for row in ddl), table.layout.shape.oid)
+        return Alignment.to(table.layout.shape, table.shapes, added).apply(rows)
+
+
+def _struct(side: str, cells: list[Cell]) -> Column:
+    values = F.struct(*[cell.value.alias(cell.name) for cell in cells])
+    return F.when(F.col(side).isNotNull(), values).alias(side)
+
+
+def _refuse_new_shapes(rows: DataFrame, shapes: DataFrame, table: _Table) -> DataFrame:
+    """Fail on a row of this table whose columns were not known when the query began.
+
+    The shapes are looked up anew in every batch, so that a new partition is noticed too.
+    """
+    known = F.broadcast(shapes.select(F.col("shape").alias("known"), "oid", "root_oid"))
+    mine = F.col("oid").isin(*table.relations) | F.col("root_oid").isin(*table.relations)
+    new = mine & ~F.col("shape").isin(*table.ids)
+    refusal = F.raise_error(F.lit("pgtide: the table's columns changed; start the query again"))
+    joined = rows.join(known, F.col("shape") == F.col("known"), "left")
+    return joined.withColumn("shape", F.when(new, refusal.cast("long")).otherwise(F.col("shape")))
+
+
+def _until(as_of: Position | datetime | str | None) -> Column:
+    if as_of is None:
+        return F.lit(True)
+    if isinstance(as_of, str):
+        as_of = Position.parse(as_of) if "/" in as_of else datetime.fromisoformat(as_of)
+    if isinstance(as_of, Position):
+        return before(as_of)
+    moment = as_of if as_of.tzinfo is not None else as_of.replace(tzinfo=UTC)
+    micros = int(moment.timestamp() * 1_000_000)
+    return F.col("committed_at") <= F.timestamp_micros(F.lit(micros))
+
+
+def before(position: Position) -> Column:
+    """Rows before a position."""
+    lsn, seq = F.col("lsn"), F.col("seq")
+    return (lsn < int(position.lsn)) | ((lsn == int(position.lsn)) & (seq < position.seq))
+
+
+def _unsent(rows: DataFrame, table: _Table) -> tuple[int, ...]:
+    """Columns that some row does not carry; as which of several shapes does not matter."""
+    found = rows.select(F.explode("unchanged").alias("index"), "shape").distinct().collect()
+    names = [column.name for column in table.layout.columns]
+    by_id = {shape.id: shape for shape in table.shapes}
+    old = {by_id[row["shape"]].columns[row["index"]] for row in found}
+    mine = {column.attnum: column.name for column in table.layout.columns}
+    current = {mine.get(column.attnum, column.name) for column in old}
+    return tuple(index for index, name in enumerate(names) if name in current)
+
+
+def _emptied(rows: DataFrame, table: _Table) -> Column:
+    """Whether a row was there when its table, or its partition, was last truncated."""
+    last = F.max(F.struct("lsn", "seq")).alias("at")
+    truncated = rows.filter("op = 'truncate'").groupBy("shape").agg(last)
+    by_id = {shape.id: shape for shape in table.shapes}
+    gone = F.lit(False)
+    for row in truncated.collect():
+        relation = by_id[row["shape"]].oid
+        ids = [shape.id for shape in table.shapes if shape.oid == relation]
+        at = Position(row["at"]["lsn"], row["at"]["seq"])
+        gone = gone | (F.col("shape").isin(*ids) & before(at))
+    return gone

@@ -1,0 +1,171 @@
+"""Codecs: from a value's Postgres text to a typed Spark column, exactly or not at all.
+
+A codec is a strict guard on the text, then ``try_cast``. A bare cast takes texts that Postgres
+does not print (``' 12 '``, ``1d``, ``2024``), reads ``0044-03-15 BC`` as the year 44 and rounds
+digits away. A text without a value is *unrepresentable*: ``decode`` gives NULL there, and
+``unrepresentable`` tells it from NULL. Nothing depends on the session's time zone or on ANSI mode,
+and nothing ever raises. ``docs/TYPES.md`` lists what becomes of each type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from pgtide import oids, shape
+from pgtide.spark.array_text import decode_array, decode_hstore
+
+MAX_PRECISION = 38  # decimal digits that Spark's decimal holds
+MAX_OID = 2**32 - 1
+
+# \z and not $, which also matches before a line feed at the end. Postgres knows no year 0.
+_DATE = r"(?!0000)\d{4}-\d\d-\d\d"
+_TIMESTAMP = rf"{_DATE} \d\d:\d\d:\d\d(?:\.\d{{1,6}})?"
+_FINITE = r"-?\d{1,400}(?:\.\d{1,400})?(?:e[+-]\d{1,3})?"
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """How texts of one type become values."""
+
+    spark_type: DataType
+    decode: Callable[[Column], Column]
+    """The typed value; NULL where the text is NULL or has no value."""
+    total: bool = False
+    """Whether every value of the type has one in Spark."""
+    any_text: bool = False
+    """Whether every text has a value, also one that is not of the type."""
+
+    def unrepresentable(self, text: Column) -> Column:
+        """True where there is a text and it has no value; never NULL."""
+        if self.any_text:
+            return F.lit(False)
+        return text.isNotNull() & self.decode(text).isNull()
+
+
+def codec_for(column: shape.Column) -> Codec:
+    """The codec of a column; ``TEXT`` for a type that has no counterpart in Spark."""
+    oid, typmod = column.type_oid, column.typmod
+    if column.base_oid:
+        oid, typmod = column.base_oid, column.base_typmod
+    # Logs from before arrays were described: the built-in ones are known anyway.
+    element = column.element_oid or oids.ARRAY_ELEMENTS.get(oid, 0)
+    if element:
+        return _array(_scalar(element, typmod, column.type_name.removesuffix("[]")))
+    return _scalar(oid, typmod, column.type_name)
+
+
+def _scalar(oid: int, typmod: int, type_name: str) -> Codec:
+    if oid == oids.NUMERIC:
+        return _numeric(typmod)
+    # An extension's type has another oid in every database.
+    if oid >= oids.FIRST_USER_OID and type_name.rpartition(".")[2] == "hstore":
+        return HSTORE
+    return _BY_OID.get(oid, TEXT)
+
+
+@cache
+def _array(element: Codec) -> Codec:
+    bad = None if element.any_text else element.unrepresentable
+    return Codec(
+        ArrayType(element.spark_type), lambda text: decode_array(text, element.decode, bad)
+    )
+
+
+@cache
+def _numeric(typmod: int) -> Codec:
+    precision, scale = oids.numeric_precision(typmod), oids.numeric_scale(typmod)
+    if precision is None or scale is None:
+        return TEXT
+    if scale < 0:
+        precision, scale = precision - scale, 0
+    precision = max(precision, scale)
+    if precision > MAX_PRECISION:
+        return TEXT
+    fraction = rf"(?:\.\d{{1,{scale}}})?" if scale else ""
+    return _guarded(DecimalType(precision, scale), rf"-?\d{{1,{precision}}}{fraction}")
+
+
+def _guarded(spark_type: DataType, pattern: str) -> Codec:
+    """Texts that fit a pattern, cast."""
+    whole = rf"\A(?:{pattern})\z"
+    return Codec(spark_type, lambda text: F.when(text.rlike(whole), text.try_cast(spark_type)))
+
+
+def _integer(spark_type: DataType) -> Codec:
+    """Texts that are what Spark prints for the number they are cast to: cheaper than a pattern."""
+
+    def decode(text: Column) -> Column:
+        value = text.try_cast(spark_type)
+        return F.when(value.cast("string") == text, value)
+
+    return Codec(spark_type, decode, total=True)
+
+
+def _oid() -> Codec:
+    def decode(text: Column) -> Column:
+        value = text.try_cast(LongType())
+        return F.when((value.cast("string") == text) & value.between(0, MAX_OID), value)
+
+    return Codec(LongType(), decode, total=True)
+
+
+def _float(spark_type: DataType) -> Codec:
+    def decode(text: Column) -> Column:
+        value = text.try_cast(spark_type)
+        infinity = F.lit("Infinity").cast(spark_type)
+        # Too large a number would be cast to infinity, too small a one to zero.
+        exact = (F.abs(value) < infinity) & ((value != 0) | text.isin("0", "-0"))
+        named = text.isin("NaN", "Infinity", "-Infinity")
+        return F.when((text.rlike(rf"\A{_FINITE}\z") & exact) | named, value)
+
+    return Codec(spark_type, decode, total=True)
+
+
+def _boolean(text: Column) -> Column:
+    return F.when(text == "t", F.lit(True)).when(text == "f", F.lit(False))
+
+
+def _bytea(text: Column) -> Column:
+    # unhex() would take an odd number of digits, and a cast the text's own bytes.
+    hexadecimal = text.startswith("\\x") & (F.octet_length(text) % 2 == 0)
+    return F.when(hexadecimal, F.unhex(F.substr(text, F.lit(3))))
+
+
+TEXT = Codec(StringType(), lambda text: text, total=True, any_text=True)
+HSTORE = Codec(MapType(StringType(), StringType()), decode_hstore, total=True)
+
+_BY_OID = {
+    oids.BOOL: Codec(BooleanType(), _boolean, total=True),
+    oids.INT2: _integer(ShortType()),
+    oids.INT4: _integer(IntegerType()),
+    oids.INT8: _integer(LongType()),
+    oids.OID: _oid(),
+    oids.FLOAT4: _float(FloatType()),
+    oids.FLOAT8: _float(DoubleType()),
+    oids.DATE: _guarded(DateType(), _DATE),
+    oids.TIMESTAMP: _guarded(TimestampNTZType(), _TIMESTAMP),
+    oids.TIMESTAMPTZ: _guarded(TimestampType(), rf"{_TIMESTAMP}\+00"),
+    oids.BYTEA: Codec(BinaryType(), _bytea, total=True),
+}

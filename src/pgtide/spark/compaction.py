@@ -1,0 +1,202 @@
+"""Compaction: the events of one table in one batch become one row per key.
+
+Input and output are rows of the log, values still as Postgres texts: what a later event
+overwrites is never decoded. The result has, besides the log's columns, the typed key
+(``k0``, ``k1``, …) and ``origin``: where the values named in ``unchanged`` are to be found.
+
+* An update that did not send a value takes it from the event before it. What no event of
+  the batch has sent stays in ``unchanged``; the target has it, under the key ``origin``, or
+  under the row's own key when ``origin`` is NULL.
+* A key change is a move: the old key is deleted, the new key gets the row, and values that
+  were not sent come from the row as it was under the old key, wherever that one came from.
+* A row deleted and inserted again starts anew: nothing of the old row reaches the new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.window import WindowSpec
+
+from pgtide.spark.layout import ROW_OPS, Layout
+
+EVENT = ("op", "before", "after", "unchanged", "lsn", "seq", "xid", "committed_at", "shape")
+STARTS = ("insert", "read", "delete")
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What is known beforehand about the events, to leave out work that nothing needs."""
+
+    old_rows: bool = True  # some update carries ``before``, so keys may change
+    unsent: tuple[int, ...] = ()  # the columns that some event names in ``unchanged``
+
+
+def compact(events: DataFrame, layout: Layout, traits: Traits) -> DataFrame:
+    """The last event of each key, with all values that the batch knows."""
+    keys = key_names(layout)
+    newest = F.max_by(F.struct(*EVENT, "origin"), F.struct("lsn", "seq", "part"))
+    filled = fill(events, layout, traits)
+    return filled.groupBy(*keys).agg(newest.alias("newest")).select(*keys, "newest.*")
+
+
+def fill(events: DataFrame, layout: Layout, traits: Traits) -> DataFrame:
+    """Every event by its typed key, a move as two, with all values that the batch knows.
+
+    ``part`` orders the two halves of a move, 0 leaves the old key and 1 arrives at the new.
+    """
+    keyed = _keyed(events, layout, moves=traits.old_rows)
+    if not traits.unsent:
+        return keyed
+    return _Filling(layout, traits).run(keyed)
+
+
+def key_names(layout: Layout) -> list[str]:
+    """Names of the typed key columns."""
+    return [f"k{index}" for index in range(len(layout.keys))]
+
+
+def _keyed(events: DataFrame, layout: Layout, *, moves: bool) -> DataFrame:
+    names = key_names(layout)
+    rows = events.filter(F.col("op").isin(*ROW_OPS))
+    new = F.struct(*_named(layout.key_columns(F.coalesce("after", "before")), names))
+    typed = rows.select(*EVENT, new.alias("key"))
+    nowhere = F.lit(None).cast(typed.schema["key"].dataType)
+    if not moves:
+        return typed.select(*EVENT, "key.*", nowhere.alias("origin"), F.lit(1).alias("part"))
+    old = F.struct(*_named(layout.key_columns(F.col("before")), names))
+    # Values, not texts: 1.0 and 1.00 are one key.
+    moved = (F.col("op") == "update") & F.col("before").isNotNull() & ~old.eqNullSafe(F.col("key"))
+    gone = F.struct(
+        F.lit("delete").alias("op"),
+        "before",
+        F.lit(None).cast("array<string>").alias("after"),
+        F.lit(None).cast("array<int>").alias("unchanged"),
+        *EVENT[4:],
+        old.alias("key"),
+        nowhere.alias("origin"),
+        F.lit(0).alias("part"),
+    )
+    here = F.struct(*EVENT, "key", F.when(moved, old).alias("origin"), F.lit(1).alias("part"))
+    halves = F.explode(F.when(moved, F.array(gone, here)).otherwise(F.array(here)))
+    return typed.select(halves.alias("e")).select("e.*").select(*EVENT, "key.*", "origin", "part")
+
+
+class _Filling:
+    """Values that were not sent, taken from earlier events."""
+
+    def __init__(self, layout: Layout, traits: Traits) -> None:
+        self._keys = key_names(layout)
+        self._width = len(layout.columns)
+        self._traits = traits
+
+    def run(self, keyed: DataFrame) -> DataFrame:
+        """Fill within each life of a key, then across moves."""
+        filled = self._within_lives(keyed)
+        if self._traits.old_rows:
+            filled = self._across_moves(filled)
+        return filled.select(*EVENT, *self._keys, "origin", "part")
+
+    def _within_lives(self, keyed: DataFrame) -> DataFrame:
+        """A life of a key begins where a row is inserted, arrives or is deleted."""
+        starts = F.col("op").isin(*STARTS) | F.col("origin").isNotNull()
+        lives = keyed.withColumn("life", F.sum(starts.cast("int")).over(_so_far(self._keys)))
+        before = _so_far([*self._keys, "life"])
+        known = {index: f"sent{index}" for index in self._traits.unsent}
+        for index, name in known.items():
+            value = F.struct(F.get("after", F.lit(index)).alias("v"))
+            here = F.when(F.col("after").isNotNull() & ~unsent(index), value)
+            lives = lives.withColumn(name, F.last(here, ignorenulls=True).over(before))
+        moved = F.when(F.col("origin").isNotNull(), F.struct("lsn", "seq"))
+        lives = lives.withColumn("moved_at", F.first(moved).over(before))
+        lives = lives.withColumn("origin", F.first("origin").over(before))
+        columns = {index: F.col(name) for index, name in known.items()}
+        return self._with_values(lives, columns).drop("life", *known.values())
+
+    def _with_values(self, frame: DataFrame, known: dict[int, Column]) -> DataFrame:
+        """Put found values (structs, NULL where nothing was found) where one was not sent."""
+        values = [
+            F.when(unsent(index), known[index]["v"]).otherwise(F.get("after", F.lit(index)))
+            if index in known
+            else F.get("after", F.lit(index))
+            for index in range(self._width)
+        ]
+        missing = [F.when(unsent(i) & value.isNull(), F.lit(i)) for i, value in known.items()]
+        still = F.array_compact(F.array(*missing))
+        present = F.col("after").isNotNull()
+        return frame.withColumns(
+            {
+                "after": F.when(present, F.array(*values)),
+                "unchanged": F.when(present & (F.size(still) > 0), still),
+            }
+        )
+
+    def _across_moves(self, filled: DataFrame) -> DataFrame:
+        """Follow each row that arrived with values missing to the key that it came from.
+
+        One round per link of the longest chain of moves in the batch.
+        """
+        wanting = F.col("unchanged").isNotNull() & F.col("moved_at").isNotNull()
+        found = filled.filter(~wanting)
+        rows = filled.filter(wanting).localCheckpoint()
+        while not rows.isEmpty():
+            rows = self._one_link(rows, filled).localCheckpoint()
+            found = found.union(rows.filter(~wanting))
+            rows = rows.filter(wanting)
+        return found
+
+    def _one_link(self, rows: DataFrame, filled: DataFrame) -> DataFrame:
+        """What the row was just before it moved, or, if no event says, where the target has it."""
+        earlier = filled.filter("after IS NOT NULL").select(
+            F.struct(*self._keys).alias("old_key"),
+            F.struct("lsn", "seq").alias("at"),
+            F.struct("after", "unchanged", "origin", "moved_at").alias("old"),
+        )
+        here = (F.col("origin") == F.col("old_key")) & (F.col("at") < F.col("moved_at"))
+        identity = [*self._keys, "lsn", "seq", "part"]
+        rest = [name for name in filled.columns if name not in identity]
+        joined = (
+            rows.join(earlier, here, "left")
+            .groupBy(*identity)
+            .agg(F.first(F.struct(*rest)).alias("row"), F.max_by("old", "at").alias("old"))
+        )
+        linked = joined.select(*identity, "row.*", "old").select(
+            *identity, *(_linked(name) for name in rest), "old"
+        )
+        old = F.col("old")
+        known = {
+            index: F.when(
+                old.isNotNull()
+                & ~F.coalesce(F.array_contains(old["unchanged"], index), F.lit(False)),
+                F.struct(F.get(old["after"], F.lit(index)).alias("v")),
+            )
+            for index in self._traits.unsent
+        }
+        return self._with_values(linked, known).select(*filled.columns)
+
+
+def unsent(index: int) -> Column:
+    """Whether the value of a column was not sent."""
+    return F.coalesce(F.array_contains("unchanged", F.lit(index)), F.lit(False))
+
+
+def _linked(name: str) -> Column:
+    """One step back along the chain: it ends where the row before has not moved itself."""
+    old = F.col("old")
+    if name == "moved_at":
+        return old["moved_at"].alias(name)
+    if name == "origin":
+        return F.when(old["moved_at"].isNotNull(), old["origin"]).otherwise(F.col(name)).alias(name)
+    return F.col(name)
+
+
+def _so_far(partition: Sequence[str]) -> WindowSpec:
+    ordered = Window.partitionBy(*partition).orderBy("lsn", "seq", "part")
+    return ordered.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+
+
+def _named(columns: Sequence[Column], names: Sequence[str]) -> list[Column]:
+    return [column.alias(name) for column, name in zip(columns, names, strict=True)]

@@ -1,0 +1,63 @@
+"""What Spark raises, as errors of ours: terminal or transient, and without row values."""
+
+from __future__ import annotations
+
+import re
+
+from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException, PySparkException
+
+from pgtide.errors import (
+    EnvironmentMissing,
+    LogError,
+    PgtideError,
+    PipelineError,
+    TargetUnavailable,
+    Unrepresentable,
+)
+from pgtide.position import Lsn
+from pgtide.spark.cells import MARKER
+
+_UNREPRESENTABLE = re.compile(re.escape(MARKER) + r" (.+) at ([0-9A-F]+):(\d+)")
+_DAMAGED = "a row of the log does not fit its shape"
+_CONFLICTS = ("Concurrent", "ProtocolChangedException", "MetadataChangedException")
+_STORAGE = ("java.net.", "java.io.IOException", "SdkClientException", "NoSuchFileException")
+
+
+def as_pgtide_error(error: BaseException, doing: str) -> PgtideError:
+    """The error for something that failed in Spark; ``doing`` completes "while …"."""
+    if isinstance(error, PgtideError):
+        return error
+    text = str(error)
+    if found := _UNREPRESENTABLE.search(text):
+        where = f"{Lsn(int(found[2], 16))}:{found[3]}"
+        return Unrepresentable(
+            "a value does not fit the type of its target column",
+            detail=f"Column {found[1]} holds one at {where}.",
+            hint="Set on_unrepresentable to null or text for this pipeline.",
+        )
+    if _DAMAGED in text:
+        return LogError(
+            "a row of the log does not fit its shape",
+            detail=f"Found while {doing}.",
+            hint="The log is damaged: restore it from a backup or start a new one.",
+        )
+    if any(name in text for name in (*_CONFLICTS, *_STORAGE)):
+        return TargetUnavailable(
+            "Spark could not read or write", detail=f"{_fact(error)} while {doing}."
+        )
+    if "JAVA_GATEWAY_EXITED" in text or "Connection refused" in text:
+        return EnvironmentMissing("the Java process of Spark is gone", detail=f"While {doing}.")
+    return PipelineError("Spark failed", detail=f"{_fact(error)} while {doing}.")
+
+
+def _fact(error: BaseException) -> str:
+    """What is wrong, without the values that Spark's own messages may quote."""
+    if isinstance(error, AnalysisException):
+        return str(error).splitlines()[0][:300]
+    if isinstance(error, PySparkException) and error.getCondition():
+        return f"{type(error).__name__} {error.getCondition()}"
+    if isinstance(error, Py4JError):
+        java = re.search(r"\n: ([\w.$]+)", str(error))
+        return java[1] if java else type(error).__name__
+    return type(error).__name__

@@ -1,0 +1,92 @@
+"""Layouts: how the text arrays of a table's rows are read, and what identifies a row.
+
+A partition's rows come under its own relation id, with its own order of columns. They belong
+to the root: its layout is theirs, and their arrays are put into its order, column by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from pgtide.shape import Column, Shape
+from pgtide.spark.alignment import Alignment
+from pgtide.spark.codecs import Codec, codec_for
+
+ROW_OPS = ("insert", "update", "delete", "read")
+
+TableName: TypeAlias = tuple[str, str]  # schema and table
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The columns of a table for a stretch of the log."""
+
+    shape: Shape  # of the root, when the rows are of partitions
+    key_names: tuple[str, ...]  # columns that identify a row; empty for a table without a key
+
+    @classmethod
+    def of(cls, shape: Shape, shapes: Mapping[int, Shape]) -> Layout:
+        """The layout for rows of a shape."""
+        # What an UPDATE or DELETE sends of the old row is its replica identity: with an index
+        # as identity that index is the key, whatever the primary key is.
+        by_index = shape.replica_identity == "i"
+        keys = tuple(c.name for c in shape.columns if (c.identity if by_index else c.key))
+        return cls(_root(shape, shapes), keys)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.shape.columns
+
+    @property
+    def table(self) -> TableName:
+        return self.shape.schema, self.shape.table
+
+    @cached_property
+    def codecs(self) -> tuple[Codec, ...]:
+        """One codec per column."""
+        return tuple(codec_for(column) for column in self.columns)
+
+    @cached_property
+    def keys(self) -> tuple[int, ...]:
+        """Indexes of the key columns."""
+        names = [column.name for column in self.columns]
+        return tuple(names.index(name) for name in self.key_names)
+
+    def key_columns(self, row: SparkColumn) -> list[SparkColumn]:
+        """The typed key of a row that is given as its array of texts."""
+        return [self.codecs[index].decode(F.get(row, F.lit(index))) for index in self.keys]
+
+    def align(self, frame: DataFrame, shapes: Iterable[Shape]) -> DataFrame:
+        """Rows of several shapes, checked, with their arrays in the order of this layout."""
+        return Alignment.to(self.shape, shapes).apply(frame)
+
+
+def _root(shape: Shape, shapes: Mapping[int, Shape]) -> Shape:
+    """The root's shape with the same columns, the nearest before; without one, what is known."""
+    if not shape.root_oid:
+        return shape
+    columns = {(c.name, c.type_oid, c.typmod) for c in shape.columns}
+    alike = [
+        known
+        for known in shapes.values()
+        if known.oid == shape.root_oid
+        and {(c.name, c.type_oid, c.typmod) for c in known.columns} == columns
+    ]
+    if alike:
+        return min(alike, key=lambda known: (known.id > shape.id, abs(known.id - shape.id)))
+    return Shape(
+        oid=shape.root_oid,
+        schema=shape.root_schema,
+        table=shape.root_table,
+        columns=shape.columns,
+        replica_identity=shape.replica_identity,
+        id=shape.id,
+        since=shape.since,
+    )

@@ -1,0 +1,158 @@
+"""The Spark session: ``pgtide.session()`` makes one, ``prepare`` checks anyone's.
+
+Settings that hold only from the start of the JVM (Delta, memory, logging) are
+given here; what the caller names wins over all of it. Under ``spark-submit`` the
+JVM is already there: its settings stand, and ``prepare`` says what they lack.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from pathlib import Path
+
+from pyspark.logger import PySparkLogger
+from pyspark.sql import SparkSession
+
+from pgtide.errors import ConfigError, EnvironmentMissing
+from pgtide.spark import java
+from pgtide.spark.jars import delta_jars
+
+log = logging.getLogger(__name__)
+
+SPARK = "4.1"
+
+DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+
+DEFAULTS = {
+    "spark.app.name": "pgtide",
+    "spark.master": "local[*]",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # Python workers over unix sockets: 40 ms less for every batch that has some.
+    "spark.python.unix.domain.socket.enabled": "true",
+    **DELTA,
+}
+
+LOCAL = {
+    # The JVM's heap; Spark's own 1g is little for driver and executor in one.
+    "spark.driver.memory": "2g",
+    # Nobody else has to reach it, and the host's name need not resolve.
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    # The default starts eleven processes per micro-batch for links and permissions.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing"
+        ".FileSystemBasedCheckpointFileManager"
+    ),
+}
+
+PER_CORE = (
+    "spark.sql.shuffle.partitions",
+    # Delta reads the state of a table in 50 tasks by default: seconds for every small one.
+    "spark.databricks.delta.snapshotPartitions",
+)
+"""Numbers of tasks; more of them than cores is only cost in local mode."""
+
+RUNTIME = {
+    # With Spark's INT96 other readers of Delta misread far dates.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+
+REFUSED = {
+    "spark.sql.files.ignoreMissingFiles": "a batch whose files are gone would read as empty",
+}
+
+VALUE_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+"""Loggers of PySpark that print the text of every error, row values included."""
+
+LOG4J = Path(__file__).with_name("log4j2.properties")
+
+
+def session(**conf: object) -> SparkSession:
+    """The running Spark session, or a new one with Delta; ``conf`` are settings of Spark.
+
+    ``pgtide.session(**{"spark.master": "local[4]", "spark.driver.memory": "8g"})``
+    """
+    given = {name: _text(value) for name, value in conf.items()}
+    builder = SparkSession.Builder()
+    running = SparkSession.getActiveSession() is not None or "PYSPARK_GATEWAY_PORT" in os.environ
+    for name, value in (given if running else _settings(given)).items():
+        builder = builder.config(name, value)
+    if not running:
+        # Read by the JVM when it starts, and by it handed to the Python workers.
+        os.environ["JAVA_HOME"] = str(java.find().home)
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    return prepare(builder.getOrCreate())
+
+
+def prepare(spark: SparkSession) -> SparkSession:
+    """Refuse a session that pgtide cannot work with; set what can still be set."""
+    if not spark.version.startswith(f"{SPARK}."):
+        raise EnvironmentMissing(
+            f"this is Spark {spark.version}, pgtide needs {SPARK}",
+            hint=f"pip install 'pyspark=={SPARK}.*', and unset SPARK_HOME",
+        )
+    extensions = spark.conf.get("spark.sql.extensions", "") or ""
+    catalog = spark.conf.get("spark.sql.catalog.spark_catalog", "") or ""
+    if missing := missing_delta(extensions, catalog):
+        raise ConfigError(
+            "the Spark session has no Delta",
+            detail="They can only be set before the session starts.",
+            hint=f"start it with pgtide.session(), or with {' and '.join(missing)}",
+        )
+    for name, reason in REFUSED.items():
+        if spark.conf.get(name, "false") == "true":
+            raise ConfigError(f"{name} is refused", detail=f"With it {reason}.")
+    for name, value in RUNTIME.items():
+        spark.conf.set(name, value)
+    for name in VALUE_LOGGERS:
+        # By this door: logging.getLogger would make one that PySpark's calls do not fit.
+        PySparkLogger.getLogger(name).disabled = True
+    return spark
+
+
+def missing_delta(extensions: str, catalog: str) -> list[str]:
+    """The settings, as ``name=value``, that Delta lacks in a session with these two."""
+    present = {
+        "spark.sql.extensions": DELTA["spark.sql.extensions"] in extensions.split(","),
+        "spark.sql.catalog.spark_catalog": catalog == DELTA["spark.sql.catalog.spark_catalog"],
+    }
+    return [f"{name}={DELTA[name]}" for name, there in present.items() if not there]
+
+
+def _settings(given: dict[str, str]) -> dict[str, str]:
+    """Everything a new session starts with."""
+    settings = DEFAULTS | RUNTIME | given
+    cores = local_cores(settings["spark.master"])
+    if cores:
+        settings = LOCAL | dict.fromkeys(PER_CORE, str(cores)) | settings
+    if "io.delta:delta-spark" not in settings.get("spark.jars.packages", ""):
+        jars = [str(jar) for jar in delta_jars(given)]
+        settings["spark.jars"] = ",".join(filter(None, [settings.get("spark.jars"), *jars]))
+    if DELTA["spark.sql.extensions"] not in settings["spark.sql.extensions"].split(","):
+        settings["spark.sql.extensions"] += "," + DELTA["spark.sql.extensions"]
+    options = settings.get("spark.driver.extraJavaOptions", "")
+    if "log4j2.configurationFile" not in options:
+        quiet = f"-Dlog4j2.configurationFile={LOG4J.as_uri()}"
+        settings["spark.driver.extraJavaOptions"] = f"{quiet} {options}".strip()
+    return settings
+
+
+def local_cores(master: str) -> int:
+    """How many cores a master in this process uses; 0 for a cluster."""
+    if master == "local":
+        return 1
+    found = re.fullmatch(r"local\[(\d+|\*)(?:,\s*\d+)?\]", master)
+    if not found:
+        return 0
+    return (os.cpu_count() or 1) if found[1] == "*" else int(found[1])
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,168 @@
+"""What ``pgtide check`` says of rules, against a real catalog."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from pgtide.config import Config, Pipeline
+from pgtide.postgres.catalog import read_layouts
+from pgtide.postgres.connection import connect
+from pgtide.postgres.health import check_pipelines
+from pgtide.postgres.verdict import Check
+from pgtide.rules.checking import check_rules
+from pgtide.shape import Shape
+from tests.fixtures.databases import Database, Server
+
+TABLES = """
+CREATE DOMAIN years AS int;
+CREATE TABLE users (
+    id int PRIMARY KEY, email text NOT NULL, age years, active bool, born date, doc jsonb,
+    code char(3), amount numeric
+);
+CREATE TABLE orders (id int, line int, note varchar(20), PRIMARY KEY (id, line));
+CREATE TABLE events (id int PRIMARY KEY, at timestamptz) PARTITION BY RANGE (id);
+CREATE TABLE events_1 PARTITION OF events FOR VALUES FROM (0) TO (10);
+"""
+
+
+@pytest.fixture(scope="module")
+def tables(server: Server) -> Iterator[Database]:
+    database = Database.create(server)
+    database.execute(TABLES)
+    yield database
+    database.drop()
+
+
+@pytest.fixture(scope="module")
+def shapes(tables: Database) -> list[Shape]:
+    with connect(tables.url) as conn:
+        return list(read_layouts(conn).values())
+
+
+def pipeline(rules: str, routes: str = "[]", **sink: Any) -> Pipeline:
+    return Pipeline.model_validate(
+        {
+            "sink": sink or {"type": "delta", "path": "lake"},
+            "rules": yaml.safe_load(rules),
+            "routes": yaml.safe_load(routes),
+        }
+    )
+
+
+def lines(shapes: list[Shape], found: Pipeline, level: str = "fail") -> list[Check]:
+    return [check for check in check_rules({"lake": found}, shapes) if check.level == level]
+
+
+FINE = """
+- {table: public.users, filter: {column: age, operator: gte, value: 18}}
+- {table: public.users, filter: {column: amount, operator: lt, value: "1e40"}}
+- {table: "public.*", transform: {column: email, mask: {}}}
+- {table: public.users, transform: {column: code, regex: {pattern: "^(a)", replace: "$1-"}}}
+- {table: public.users, rename: {email: mail, id: user_id}}
+- {table: public.users, filter: {column: mail, operator: contains, value: "@"}}
+- {table: public.users, transform: {column: age, sql: "age + 1"}}
+- {table: public.users, filter: {column: age, operator: gt, value: 3}}
+- {table: public.users, exclude: [doc]}
+- {table: public.events, filter: {column: at, operator: gt, value: "2024-01-01"}}
+"""
+
+
+def test_fine(shapes: list[Shape], tables: Database) -> None:
+    found = pipeline(FINE, "[{table: public.users, to: crm.customers, rename: {mail: email}}]")
+    assert lines(shapes, found) == lines(shapes, found, "warn") == []
+    settings = {
+        "source": {"url": tables.url},
+        "log": {"path": "log"},
+        "pipelines": {"lake": found, "plain": pipeline("[]")},
+    }
+    config = Config.model_validate(settings)
+    with connect(tables.url) as conn:
+        (check,) = check_pipelines(conn, config)
+    assert (check.name, check.level) == ("rules", "ok")
+    assert check.message == "lake: 10 rules and 1 routes fit 4 tables"
+
+
+@pytest.mark.parametrize(
+    ("rule", "message", "hint"),
+    [
+        ("filter: {column: agee, operator: eq, value: 1}", "there is no column agee", "mean age?"),
+        ("filter: {column: active, operator: gt, value: true}", "gt cannot compare column act", ""),
+        ("filter: {column: doc, operator: contains, value: a}", "contains cannot compare", "SQL"),
+        ("filter: {column: age, operator: gt, value: old}", "its value is not a number", ""),
+        ("filter: {column: born, operator: gt, value: '2024-02-30'}", "its value is not a", ""),
+        ("transform: {column: age, mask: {}}", "mask works on text, column age is a number", ""),
+        ("transform: {column: doc, regex: {pattern: a, replace: b}}", "regex works on text", ""),
+        ("transform: {column: email, regex: {pattern: 'a(', replace: b}}", "does not compile", ""),
+        ("transform: {column: email, regex: {pattern: '[[:alpha:]]', replace: b}}",
+         "[:alpha:] inside a class", "Alpha"),
+        ("transform: {column: id, hash: {salt: s}}", "hash on id, which is part of the key", ""),
+        ("transform: {column: id, null: true}", "null on id, which is part of the key", ""),
+        ("exclude: [id]", "it takes away id, which is part of the key", "keep it"),
+        ("include: [email]", "it takes away id, which is part of the key", ""),
+        ("include: [id, mail]", "there is no column mail", "Did you mean email?"),
+        ("rename: {email: id}", "two columns would be called id", ""),
+    ],
+)  # fmt: skip
+def test_faults(shapes: list[Shape], rule: str, message: str, hint: str) -> None:
+    (check,) = lines(shapes, pipeline(f"[{{table: public.users, {rule}}}]"))
+    assert check.message.startswith("lake: rule 1 (public.users): ")
+    assert message in check.message
+    assert hint in check.hint
+
+
+def test_order_matters(shapes: list[Shape]) -> None:
+    rules = """[{table: public.users, exclude: [email]},
+                {table: public.users, transform: {column: email, mask: {}}}]"""
+    (check,) = lines(shapes, pipeline(rules))
+    assert "rule 2 (public.users): there is no column email" in check.message
+    rules = """[{table: public.users, rename: {id: key}},
+                {table: public.users, transform: {column: key, hash: {salt: s}}}]"""
+    assert "rule 2 (public.users): hash on key" in lines(shapes, pipeline(rules))[0].message
+
+
+def test_keys_of_targets_without_state(shapes: list[Shape]) -> None:
+    rules = "[{table: public.users, exclude: [id]}]"
+    assert lines(shapes, pipeline(rules, type="stdout")) == []
+    assert lines(shapes, pipeline(rules, type="delta", path="x", mode="history")) == []
+    assert len(lines(shapes, pipeline(rules, type="delta", path="x", mode="scd2"))) == 1
+
+
+def test_patterns(shapes: list[Shape]) -> None:
+    rules = "[{table: public.user, exclude: [x]}, {table: 'public.*', exclude: [emial]}]"
+    found = pipeline(rules, "[{table: 'audit.*', to: x}]")
+    unmatched = [check.message for check in lines(shapes, found, "warn")]
+    assert unmatched == [
+        "lake: rule 1: public.user matches no table of the pipeline",
+        "lake: route 1: audit.* matches no table of the pipeline",
+    ]
+    (check,) = lines(shapes, found)
+    assert "no table that public.* matches has a column emial" in check.message
+
+
+def test_routes(shapes: list[Shape]) -> None:
+    (check,) = lines(shapes, pipeline("[]", "[{table: public.users, to: orders}]"))
+    assert "both go to public.orders" in check.message
+    (check,) = lines(shapes, pipeline("[]", "[{table: public.users, rename: {x: y}}]"))
+    assert "route of public.users: there is no column x" in check.message
+
+
+def test_what_only_spark_can_tell(shapes: list[Shape]) -> None:
+    rules = """[{table: public.users, filter: {sql: "age > ("}},
+                {table: public.users, filter: {sql: "nope > 1"}},
+                {table: public.users, transform: {column: email, regex: {pattern: "a(?i)b",
+                 replace: ""}}}]"""
+    found = [check.message for check in lines(shapes, pipeline(rules), "warn")]
+    assert len(found) == 2
+    assert all("when the pipeline starts" in text for text in found)
+
+
+def test_no_spark_is_loaded() -> None:
+    probe = "import pgtide.postgres.health, sys; print('pyspark' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

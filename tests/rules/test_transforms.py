@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import hashlib
+from decimal import Decimal
+from typing import Any
+
+import pytest
+import yaml
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from pgtide.errors import ConfigError
+from tests.rules.bench import UNSENT, Bench, rules_of
+
+SALT = "grain-of-salt"
+
+
+def one(**transform: Any) -> str:
+    return yaml.safe_dump([{"table": "public.users", "transform": {"column": "c", **transform}}])
+
+
+# transform, value, result
+TEXTS: list[tuple[dict[str, Any], str | None, str | None]] = [
+    ({"mask": {"char": "*"}}, "john@example.com", "j**************m"),
+    ({"mask": {}}, "abc", "a*c"),
+    ({"mask": {}}, "ab", "ab"),
+    ({"mask": {}}, "a", "a"),
+    ({"mask": {}}, "", ""),
+    ({"mask": {}}, None, None),
+    ({"mask": {"char": "#"}}, "äöüß", "ä##ß"),
+    ({"mask": {}}, "😀ab😎", "😀**😎"),
+    ({"regex": {"pattern": r"^(\d{3})(\d{3})(\d{4})$", "replace": "($1) $2-$3"}},
+     "5551234567", "(555) 123-4567"),
+    ({"regex": {"pattern": r"^(\d{3})(\d{3})(\d{4})$", "replace": "x"}}, "5551234567\n",
+     "5551234567\n"),
+    ({"regex": {"pattern": r"\d", "replace": "$$"}}, "a1b2", "a$b$"),
+    ({"regex": {"pattern": r"(?P<user_name>\w+)@(?P<host>\w+)", "replace": "${host}/$user_name"}},
+     "ann@home", "home/ann"),
+    ({"regex": {"pattern": r"(a)", "replace": "${1}2\\1"}}, "a", "a2\\1"),
+    ({"regex": {"pattern": "(?i)É", "replace": "e"}}, "éÉ", "ee"),
+    ({"regex": {"pattern": "a.c", "replace": "x"}}, "a\rc a\nc", "x a\nc"),
+    ({"regex": {"pattern": r"a(?i)b", "replace": "x"}}, "aB", "x"),
+    ({"regex": {"pattern": "x", "replace": "y"}}, None, None),
+    ({"replace": {"from": ".", "to": "-"}}, "1.2.3", "1-2-3"),
+    ({"replace": {"from": "a", "to": ""}}, "banana", "bnn"),
+    ({"truncate": {"length": 3}}, "äöüß", "äöü"),
+    ({"truncate": {"length": 3}}, "ab", "ab"),
+    ({"truncate": {"length": 0}}, "ab", ""),
+    ({"null": True}, "ab", None),
+    ({"sql": "upper(c)"}, "ab", "AB"),
+    ({"sql": "concat(c, '!')"}, None, None),
+    ({"sql": "'fixed'"}, "ab", "fixed"),
+    ({"hash": {"salt": SALT}}, "äb", hashlib.sha256(f"{SALT}äb".encode()).hexdigest()),
+    ({"hash": {"salt": SALT}}, None, None),
+]  # fmt: skip
+
+
+def test_texts(bench: Bench) -> None:
+    names = {f"c{at}": "text" for at in range(len(TEXTS))}
+    text = yaml.safe_dump(
+        [
+            {"table": "public.users", "transform": {"column": name, **_with(name, case[0])}}
+            for name, case in zip(names, TEXTS, strict=True)
+        ]
+    )
+    row = {name: case[1] for name, case in zip(names, TEXTS, strict=True)}
+    (found,) = bench.values(rules_of(text), names, [row])
+    wrong = [case for name, case in zip(names, TEXTS, strict=True) if found[name] != case[2]]
+    assert wrong == []
+
+
+def _with(name: str, transform: dict[str, Any]) -> dict[str, Any]:
+    if "sql" not in transform:
+        return transform
+    return {"sql": transform["sql"].replace("(c", f"({name}")}
+
+
+def test_padding_is_no_text(bench: Bench) -> None:
+    (found,) = bench.values(rules_of(one(mask={})), {"c": "bpchar"}, [{"c": "abcd      "}])
+    assert found == {"c": "a**d"}
+
+
+def test_what_was_not_sent_stays_so(bench: Bench) -> None:
+    text = """[{table: users, transform: {column: a, mask: {}}},
+               {table: users, transform: {column: b, null: true}},
+               {table: users, transform: {column: c, sql: "concat(a, d)"}}]"""
+    columns = dict.fromkeys("abcd", "text")
+    rows: list[dict[str, Any]] = [
+        {"op": "update", "a": UNSENT, "b": UNSENT, "c": "x", "d": "1"},
+        {"op": "update", "a": "abc", "b": UNSENT, "c": UNSENT, "d": "1"},
+    ]
+    assert bench.values(rules_of(text), columns, rows) == [
+        {"a": UNSENT, "b": None, "c": UNSENT, "d": "1"},
+        {"a": "a*c", "b": None, "c": "a*c1", "d": "1"},
+    ]
+
+
+def test_operations(bench: Bench) -> None:
+    text = """[{table: users, transform: {column: a, mask: {}}, operations: [INSERT]},
+               {table: users, transform: {column: n, hash: {salt: s}}, operations: [update]},
+               {table: users, transform: {column: b, null: true}, operations: [delete]},
+               {table: users, transform: {column: d, sql: d * 2}, operations: [update]},
+               {table: users, exclude: [e], operations: [update]}]"""
+    columns = {"a": "text", "n": "int4", "b": "text", "d": "int4", "e": "text"}
+    row = {"a": "abc", "n": "7", "b": "b", "d": "4", "e": "e"}
+    ops = ("insert", "read", "update", "delete")
+    hashed = hashlib.sha256(b"s7").hexdigest()
+    assert bench.values(rules_of(text), columns, [{"op": op, **row} for op in ops]) == [
+        {"a": "a*c", "n": "7", "b": "b", "d": 4, "e": "e"},
+        {"a": "a*c", "n": "7", "b": "b", "d": 4, "e": "e"},
+        {"a": "abc", "n": hashed, "b": "b", "d": 8, "e": UNSENT},
+        {"a": "abc", "n": "7", "b": None, "d": 4, "e": "e"},
+    ]
+
+
+def test_order(bench: Bench) -> None:
+    """Each rule sees what the rules before it left."""
+    text = """[{table: users, filter: {column: email, operator: contains, value: "@"}},
+               {table: users, transform: {column: email, truncate: {length: 3}}},
+               {table: users, transform: {column: email, mask: {}}},
+               {table: users, filter: {column: email, operator: eq, value: a*n}},
+               {table: users, rename: {email: mail, id: email}},
+               {table: users, filter: {column: email, operator: gt, value: 5}},
+               {table: users, transform: {column: mail, sql: "concat(mail, email)"}},
+               {table: users, exclude: [secret]},
+               {table: users, include: [mail, email, gone], optional: true}]"""
+    columns = {"id": "int4", "email": "text", "secret": "text", "more": "text"}
+    rows = [
+        {"id": "7", "email": "ann@x"},
+        {"id": "7", "email": "bob@x"},
+        {"id": "7", "email": "ann"},
+        {"id": "3", "email": "ann@x"},
+    ]
+    found = bench.run(rules_of(text), columns, rows)
+    assert [keep for keep, _ in found] == [True, False, False, False]
+    assert found[0][1] == {"email": 7, "mail": "a*n7"}
+    assert rules_of(text).names(columns) == {"id": "email", "email": "mail"}
+
+
+def test_computed_types(bench: Bench) -> None:
+    """An SQL expression gives a column a new type, which later rules compare by."""
+    text = """[{table: users, transform: {column: a, sql: "timestamp'2024-05-01 12:00:00Z'"}},
+               {table: users, transform: {column: b, sql: "b > 1"}},
+               {table: users, transform: {column: c, sql: "cast(b as int) + 0.25"}},
+               {table: users, filter: {column: a, operator: eq, value: "2024-05-01T12:00:00Z"}},
+               {table: users, filter: {column: c, operator: lt, value: "2.26"}}]"""
+    rules = rules_of(text)
+    columns = {"a": "text", "b": "int4", "c": "text"}
+    frame, cells = bench.cells(columns, [{"b": "2"}])
+    out = rules.apply(cells, F.col("op"))
+    assert [cell.attnum for cell in out] == [1, 2, 3]
+    texts = frame.select([cell.text.alias(cell.name) for cell in out]).collect()
+    assert tuple(texts[0]) == ("2024-05-01 12:00:00+00", "t", "1.25")
+    ((keep, values),) = bench.run(rules, columns, [{"b": "2"}])
+    assert (keep, values["b"], values["c"]) == (True, True, Decimal("1.25"))
+
+
+@pytest.mark.parametrize(
+    ("transform", "kind", "message"),
+    [
+        ({"mask": {}}, "int4", "mask works on text, column c is a number"),
+        ({"regex": {"pattern": "a", "replace": ""}}, "jsonb", "regex works on text"),
+        ({"regex": {"pattern": "a(b", "replace": ""}}, "text", "its pattern does not compile"),
+        ({"regex": {"pattern": "(?i)a(?-x", "replace": ""}}, "text", "its pattern does not comp"),
+        ({"regex": {"pattern": "a", "replace": "$1"}}, "text", "its replacement names a group 1"),
+        ({"sql": "array(c)"}, "text", "its SQL gives array<string>"),
+        ({"sql": "nope"}, "text", "its SQL cannot be used"),
+    ],
+)
+def test_refused(bench: Bench, transform: dict[str, Any], kind: str, message: str) -> None:
+    _, cells = bench.cells({"c": kind}, [{}])
+    with pytest.raises(ConfigError) as caught:
+        rules_of(one(**transform)).apply(cells, F.col("op"))
+    assert caught.value.message.startswith(f"rule 1 for public.users: {message}")
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ("{table: users, exclude: [a, b]}", "no column would be left"),
+        ("{table: users, exclude: [z]}", "there is no column z"),
+        ("{table: users, include: [a, z]}", "there is no column z"),
+        ("{table: users, rename: {a: b}}", "two columns would be called b"),
+        ("{table: '*.users', transform: {column: z, mask: {}}}", ""),
+        ("{table: users, transform: {column: z, mask: {}}, optional: true}", ""),
+        ("{table: '*.users', filter: {column: z, operator: eq, value: 1}}", "there is no column z"),
+        ("{table: users, optional: true, filter: {column: z, operator: eq, value: 1}}", ""),
+        ("{table: '*.users', exclude: [z, a]}", ""),
+    ],
+)
+def test_columns_that_are_not_there(bench: Bench, rule: str, message: str) -> None:
+    """A rule by name must find its column, or a renamed one would leave unmasked."""
+    _, cells = bench.cells({"a": "text", "b": "text"}, [{}])
+    rules = rules_of(f"[{rule}]")
+    if message:
+        with pytest.raises(ConfigError, match=message):
+            rules.apply(cells, F.col("op"))
+    else:
+        left = [cell.name for cell in rules.apply(cells, F.col("op"))]
+        assert left == (["b"] if "exclude" in rule else ["a", "b"])
+
+
+def test_the_salt_is_in_no_plan(bench: Bench, spark: SparkSession) -> None:
+    rules = rules_of(one(hash={"salt": SALT}))
+    frame, cells = bench.cells({"c": "text"}, [{"c": "x"}])
+    (cell,) = rules.apply(cells, F.col("op"))
+    assert cell.attnum == 1
+    hashed = frame.select(cell.value.alias("c")).filter("c is not null").groupBy("c").count()
+    hashed.collect()
+    execution = hashed._jdf.queryExecution()
+    mode = spark._jvm.org.apache.spark.sql.execution.ExplainMode  # type: ignore[union-attr]
+    for name in ("extended", "formatted", "codegen", "cost"):
+        plan = execution.explainString(mode.fromString(name))
+        assert "sha2" in plan
+        assert SALT not in plan
+    assert SALT not in f"{rules!r} {rules} {cell!r}"

@@ -1,0 +1,72 @@
+"""A table's changes as typed rows, and its state rebuilt from the log."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import pgtide
+from pgtide.position import Position
+from tests.fixtures.capture import Captured
+
+SCRIPT = """CREATE TABLE t (id int PRIMARY KEY, name text, price numeric(10,2), big text);
+ALTER TABLE t ALTER big SET STORAGE EXTERNAL;
+INSERT INTO t SELECT n, 'n' || n, n, repeat('x', 9000) || n FROM generate_series(1, 9) n;
+UPDATE t SET price = 5.5 WHERE id = 1;
+UPDATE t SET id = 20 WHERE id = 2;
+DELETE FROM t WHERE id = 3;
+ALTER TABLE t RENAME COLUMN name TO title;
+ALTER TABLE t ADD COLUMN note text DEFAULT 'a "quoted", note';
+UPDATE t SET id = 21, title = 'moved' WHERE id = 20;
+"""
+
+
+def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in frame.collect())
+
+
+def test_changes_and_states(spark: SparkSession, captured: Captured, tmp_path: Path) -> None:
+    captured.run(SCRIPT)
+    captured.capture()
+    before = rows_at_source = captured.execute("TABLE t")
+    position = captured.log.end
+    log = captured.config.log.path
+    found = pgtide.changes(spark, log, "public.t").orderBy("lsn", "seq").collect()
+    assert [row["op"] for row in found] == ["insert"] * 9 + ["update"] * 2 + ["delete", "update"]
+    assert found[0]["after"]["title"] == "n1"
+    assert found[0]["after"]["note"] == 'a "quoted", note'
+    assert found[9]["after"]["price"] == Decimal("5.50")
+    assert found[9]["unchanged"] == ["big"]
+    assert (found[10]["before"]["id"], found[10]["after"]["id"]) == (2, 20)
+    assert found[11]["after"] is None
+    assert rows(pgtide.latest(spark, log, "public.t")) == sorted(rows_at_source)
+
+    captured.run("TRUNCATE t;\nINSERT INTO t VALUES (1, 'new', 1, 'b', 'n');\n")
+    captured.capture()
+    assert rows(pgtide.latest(spark, log, "t")) == sorted(captured.execute("TABLE t"))
+    assert rows(pgtide.latest(spark, log, "t", as_of=position)) == sorted(before)
+
+    streamed = pgtide.changes(spark, log, "public.t", stream=True)
+    query = (
+        streamed.writeStream.format("memory")
+        .queryName("streamed")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert spark.table("streamed").count() == 15
+    assert isinstance(position, Position)
+
+
+def test_what_cannot_be_read_is_refused(spark: SparkSession, captured: Captured) -> None:
+    captured.run("CREATE TABLE t (day date);\n")
+    captured.capture()
+    with pytest.raises(pgtide.errors.ConfigError, match="no table"):
+        pgtide.changes(spark, captured.config.log.path, "public.nothing")
+    with pytest.raises(pgtide.errors.ConfigError, match="without a key"):
+        pgtide.latest(spark, captured.config.log.path, "public.t")

@@ -1,0 +1,92 @@
+"""The session that pgtide makes, and what it says about one that somebody else made."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+import pgtide
+from pgtide.errors import ConfigError
+from pgtide.spark.session import DELTA, local_cores, missing_delta, prepare
+from tests.fixtures.spark import TIME_ZONE
+
+SECRET = "swordfish"
+
+FAILING = f"""
+import pgtide
+spark = pgtide.session(**{{"spark.master": "local[1]", "spark.driver.memory": "900m"}})
+print(spark.conf.get("spark.driver.memory"), spark.conf.get("spark.sql.shuffle.partitions"))
+frame = spark.createDataFrame([("{SECRET}",)], "text string")
+try:
+    frame.select(frame.text.cast("int")).collect()
+except Exception as error:
+    print("{SECRET}" in str(error))
+try:
+    frame.select(frame.text.cast("int")).write.format("noop").mode("append").save()
+except Exception as error:
+    print(type(error).__name__)
+"""
+
+
+def test_delta_works(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    spark.range(3).write.format("delta").save(path)
+    spark.sql(f"DELETE FROM delta.`{path}` WHERE id = 1")
+    assert [row.id for row in spark.read.format("delta").load(path).sort("id").collect()] == [0, 2]
+
+
+def test_timestamps_are_written_as_microseconds(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.range(1).coalesce(1).select(F.current_timestamp().alias("at"))
+    frame.write.parquet(str(tmp_path / "out"))
+    (file,) = (tmp_path / "out").glob("*.parquet")
+    assert pq.ParquetFile(file).schema.column(0).physical_type == "INT64"
+
+
+def test_a_running_session_is_given_again(spark: SparkSession) -> None:
+    again = pgtide.session(**{"spark.databricks.delta.snapshotPartitions": 1})
+    assert again.sparkContext is spark.sparkContext
+    assert again.conf.get("spark.sql.session.timeZone") == TIME_ZONE
+
+
+def test_ignoring_missing_files_is_refused(spark: SparkSession) -> None:
+    other = spark.newSession()
+    other.conf.set("spark.sql.files.ignoreMissingFiles", "true")
+    with pytest.raises(ConfigError, match=r"spark\.sql\.files\.ignoreMissingFiles is refused"):
+        prepare(other)
+
+
+def test_what_can_still_be_set_is_set(spark: SparkSession) -> None:
+    other = spark.newSession()
+    other.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
+    prepare(other)
+    assert other.conf.get("spark.sql.parquet.outputTimestampType") == "TIMESTAMP_MICROS"
+
+
+def test_a_session_without_delta_is_told_what_it_lacks() -> None:
+    extension, catalog = DELTA.values()
+    assert missing_delta(f"other.Extension,{extension}", catalog) == []
+    assert missing_delta("other.Extension", catalog) == [f"spark.sql.extensions={extension}"]
+    assert len(missing_delta("", "")) == 2
+
+
+@pytest.mark.parametrize(
+    ("master", "cores"),
+    [("local", 1), ("local[3]", 3), ("local[2, 4]", 2), ("spark://host:7077", 0), ("yarn", 0)],
+)
+def test_cores_of_a_master(master: str, cores: int) -> None:
+    assert local_cores(master) == cores
+
+
+def test_row_values_stay_out_of_the_output() -> None:
+    done = subprocess.run([sys.executable, "-c", FAILING], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    # The error itself quotes the value: it is the caller's to handle.
+    assert done.stdout.splitlines() == ["900m 1", "True", "NumberFormatException"]
+    assert SECRET not in done.stderr
+    assert "Stage" not in done.stderr
