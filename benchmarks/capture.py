@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +22,16 @@ import pyarrow as pa
 
 from benchmarks import child
 from benchmarks.contents import check
+from benchmarks.pgbench import (
+    CHANGES_PER_TRANSACTION,
+    CLIENTS,
+    make_tables,
+    pgbench,
+    run_transactions,
+)
 from benchmarks.report import Bar, finish, median, progress
 from benchmarks.server import Server, running, work_directory
 
-CLIENTS = 4
-CHANGES_PER_TRANSACTION = 4  # of pgbench's standard script
 EMPTY_DRAINS = 3
 
 BARS = (
@@ -57,7 +61,7 @@ def main() -> int:
     options = _options()
     with work_directory(options.directory) as directory, running(directory) as server:
         configs = _prepare(server, options)
-        end = _load(server, options.transactions)
+        end = run_transactions(server, options.transactions)
         idle = _empty_drains(server, end)
         runs = _drain_all(server, configs, options, end, idle)
     return finish(
@@ -85,8 +89,7 @@ def _options() -> argparse.Namespace:
 
 def _prepare(server: Server, options: argparse.Namespace) -> dict[str, Path]:
     """Tables, warm caches, and all slots; the configuration files by slot."""
-    progress(f"pgbench tables, scale {options.scale}")
-    _pgbench(server, "-i", "-q", "-s", str(options.scale))
+    make_tables(server, options.scale)
     _warm_up(server)
     progress(f"{2 * options.runs * len(MODES)} slots")
     configs = {}
@@ -106,35 +109,9 @@ def _warm_up(server: Server) -> None:
     progress("warming up")
     config = server.init("warm")
     for gear in ("live", "auto"):
-        _pgbench(server, "-n", "-t", "100")
+        pgbench(server, "-n", "-t", "100")
         child.answer(child.start("drain", str(config), gear, "0/0"))
     _drop_slot(server, "warm")
-
-
-def _load(server: Server, transactions: int) -> str:
-    """Make the changes; the position that is to be reached."""
-    progress(f"{transactions} transactions by {CLIENTS} clients")
-    each = str(transactions // CLIENTS)
-    _pgbench(server, "-n", "-P", "10", "-c", str(CLIENTS), "-j", "2", "-t", each, shown=True)
-    with server.connect() as conn:
-        conn.execute("CHECKPOINT")
-        conn.execute("SELECT pg_logical_emit_message(true, 'benchmark', '')")
-        row = conn.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
-    assert row is not None
-    return str(row[0])
-
-
-def _pgbench(server: Server, *arguments: str, shown: bool = False) -> None:
-    # The load is not what is measured: it need not wait for the disk at each commit.
-    env = child.environment() | {"PGOPTIONS": "-c synchronous_commit=off"}
-    command = server.tool("pgbench", *arguments, "postgres")
-    # Its progress and its errors are on stderr, its own report on stdout.
-    errors = sys.stdout if shown else subprocess.PIPE
-    done = subprocess.run(
-        command, env=env, stdout=subprocess.DEVNULL, stderr=errors, text=True, check=False
-    )
-    if done.returncode:
-        raise SystemExit(f"pgbench failed: {done.stderr or 'see above'}")
 
 
 def _empty_drains(server: Server, end: str) -> dict[str, float]:

@@ -22,6 +22,7 @@
     │   ├── PipelineError              a pipeline cannot go on                         exit 1
     │   │   ├── TargetError                the target is not as it must be, or refuses
     │   │   ├── Unrepresentable            a value that the target's type cannot hold
+    │   │   ├── TargetClosed               nobody reads the target any more: no failure
     │   │   └── TableParked                tables of a pipeline wait for ``pgtide resume``
     │   ├── ProtocolError              bytes that are not what the protocol says       exit 1
     │   │   └── InvalidText                a value that is not UTF-8
@@ -153,6 +154,12 @@ class TargetError(PipelineError):
 
 class Unrepresentable(PipelineError):
     """A value cannot be held by the target's type: see ``on_unrepresentable``."""
+
+
+class TargetClosed(PipelineError):
+    """Whoever read the target has left, as ``| head`` does: the pipeline has no more to do."""
+
+    exit_code = 0
 
 
 class TableParked(PipelineError):

@@ -30,8 +30,11 @@ COMMANDS = {
     "demo": "Watch changes of a small shop arrive, without any set-up.",
     "init": "Prepare the source: publication, slot, DDL triggers; and create the log.",
     "check": "Check every precondition and say what to do.",
+    "run": "Run capture and pipelines together.",
     "capture": "Stream changes from the source into the log.",
-    "status": "Show slot, log position and lag.",
+    "status": "Show slot, log, pipelines and how far each is behind.",
+    "resume": "Take up tables that a pipeline has parked.",
+    "replay": "Build a pipeline's target from the log once more.",
     "log": "Look at the change log and maintain it.",
     "destroy": "Remove from the source what init made: slot, publication, triggers, schema.",
     "version": "Print the versions of pgtide and what it runs on.",
@@ -51,7 +54,7 @@ class LazyGroup(TyperGroup):
             commands=stubs,
             params=global_options(),
             rich_markup_mode=None,
-            help="Stream a Postgres database into a durable, ordered change log.",
+            help="Stream a Postgres database into a durable, ordered change log, and on.",
             epilog="\b\nExample:\n  pgtide -c pgtide.yaml check",
         )
 

@@ -18,6 +18,7 @@ from pgtide.cli.invocation import Invocation
 if TYPE_CHECKING:
     from pgtide.log.event import Event
     from pgtide.log.reader import Log
+    from pgtide.log.readers import Reader
     from pgtide.position import Position
 
 command = typer.Typer(
@@ -180,6 +181,75 @@ def compact(ctx: typer.Context) -> None:
         return
     print(f"merged {outcome.files_merged} files, dropped {outcome.files_dropped} old ones")
     print(f"removed {outcome.versions_cleaned} old versions of the Delta log")
+
+
+@command.command()
+def readers(ctx: typer.Context) -> None:
+    """List who reads the log: retention and clean-up keep what they still need.
+
+    JSON: [{"name", "position", "version", "updated_at"}].
+
+    \b
+    Example:
+      pgtide log readers
+    """
+    invocation = ctx.ensure_object(Invocation)
+    known = [
+        {
+            "name": reader.name,
+            "position": str(reader.position),
+            "version": reader.version,
+            "updated_at": reader.updated_at.isoformat(timespec="milliseconds"),
+        }
+        for reader in _readers(invocation)
+    ]
+    if invocation.json:
+        print(json.dumps(known))
+        return
+    for fields in known:
+        print(f"{fields['name']}  at {fields['position']}, last heard of {fields['updated_at']}")
+
+
+@command.command()
+def forget(
+    ctx: typer.Context,
+    reader: Annotated[str, typer.Argument(metavar="READER", help="As pgtide log readers has it.")],
+) -> None:
+    """Forget a reader that is gone for good: the log keeps nothing for it any longer.
+
+    One that runs after all registers again, or is refused if what it needs is gone.
+    JSON: {"forgotten": [name]}.
+
+    \b
+    Example:
+      pgtide log forget pipeline.lake
+    """
+    from pgtide.errors import ConfigError
+    from pgtide.log.readers import forget_reader
+    from pgtide.log.storage import Storage
+
+    invocation = ctx.ensure_object(Invocation)
+    known = [known.name for known in _readers(invocation)]
+    if reader not in known:
+        names = ", ".join(known) or "nobody"
+        raise ConfigError(f"there is no reader {reader}", hint=f"The log is read by: {names}.")
+    forgotten = [name for name in known if name in (reader, f"{reader}.parked")]
+    settings = invocation.config.log
+    for name in forgotten:
+        forget_reader(Storage(settings.path, settings.storage), name)
+    if invocation.json:
+        print(json.dumps({"forgotten": forgotten}))
+        return
+    print(f"forgot {', '.join(forgotten)}")
+
+
+def _readers(invocation: Invocation) -> list[Reader]:
+    from pgtide.log.readers import list_readers
+    from pgtide.log.storage import Storage
+
+    _open(invocation)  # says best what is wrong with the path
+    settings = invocation.config.log
+    return list_readers(Storage(settings.path, settings.storage))
 
 
 def _open(invocation: Invocation) -> Log:

@@ -1,4 +1,4 @@
-"""``pgtide status``: the slot, the log, and the capture between them."""
+"""``pgtide status``: the slot, the log, the capture between them, and the pipelines."""
 
 from __future__ import annotations
 
@@ -9,22 +9,26 @@ import typer
 
 from pgtide.cli.invocation import Invocation
 from pgtide.cli.marks import print_line
+from pgtide.cli.quantities import duration, size
 from pgtide.cli.stdout import stdout_may_close
 
 
 def command(ctx: typer.Context) -> int:
-    """Show slot, log position and lag.
+    """Show slot, log, pipelines and how far each is behind.
 
     Exits with 3 when the source cannot be reached; with 1 when there is no log, the slot is
-    missing or lost, or capture failed, tries again or ended without saying so. Whether it runs
-    is what the server sees. Rates are measured for one second. JSON: {"ok", "source": {"error"}
-    or {"server_lsn", "wal_bytes_per_second"}, "slot": {"name", "exists", "active",
-    "active_pid", "copied", "wal_status", "retained_bytes", "safe_wal_size",
-    "seconds_to_invalidation", "confirmed", "restart"} or null, "log": {"position", "lag_bytes",
-    "lag_seconds"} or {"error"}, "capture": {"running", "pid", "gear", "events",
-    "events_per_second", "started_at", "updated_at", "last_error"} or null}. An error is
-    {"type", "message", "detail", "hint", "exit_code"}. "copied": a backlog is read through a
-    temporary copy of the slot.
+    missing or lost, capture failed, tries again or ended without saying so, or a pipeline
+    failed or has parked tables. Whether capture runs is what the server sees. Rates are
+    measured for one second. JSON: {"ok", "source": {"error"} or {"server_lsn",
+    "wal_bytes_per_second"}, "slot": {"name", "exists", "active", "active_pid", "copied",
+    "wal_status", "retained_bytes", "safe_wal_size", "seconds_to_invalidation", "confirmed",
+    "restart"} or null, "log": {"position", "lag_bytes", "lag_seconds"} or {"error"}, "capture":
+    {"running", "pid", "gear", "events", "events_per_second", "started_at", "updated_at",
+    "last_error"} or null, "pipelines": [{"name", "configured", "running", "position", "rows",
+    "batches", "last_batch": {"at", "rows", "seconds"} or null, "parked": [{"table", "position",
+    "since", "message", "detail", "hint"}], "lag_bytes", "lag_seconds", "last_error"}]}. An
+    error is {"type", "message", "detail", "hint", "exit_code"}. "copied": a backlog is read
+    through a temporary copy of the slot. A pipeline's lag is that to the log.
 
     \b
     Example:
@@ -43,6 +47,8 @@ def command(ctx: typer.Context) -> int:
             _print_slot(status["slot"], status["capture"])
             _print_log(status["log"])
             _print_capture(status["capture"])
+            for pipeline in status["pipelines"]:
+                _print_pipeline(pipeline)
     if error := status["source"].get("error"):
         return int(error["exit_code"])
     return 0 if status["ok"] else 1
@@ -53,7 +59,7 @@ def _print_source(status: dict[str, Any]) -> None:
     if error := source.get("error"):
         print_line("fail", f"source: {error['message']}", error["hint"])
         return
-    rate = _size(source["wal_bytes_per_second"])
+    rate = size(source["wal_bytes_per_second"])
     print_line("ok", f"source: at {source['server_lsn']}, writes {rate}/s of WAL")
 
 
@@ -68,12 +74,12 @@ def _print_slot(slot: dict[str, Any] | None, capture: dict[str, Any] | None) -> 
         print_line("fail", f"slot {slot['name']}: lost, the server removed its WAL", hint)
         return
     text = f"slot {slot['name']}: {_use(slot)}, {slot['wal_status']}"
-    text += f", retains {_size(slot['retained_bytes'] or 0)} of WAL"
+    text += f", retains {size(slot['retained_bytes'] or 0)} of WAL"
     if slot["safe_wal_size"] is not None:
-        text += f", {_size(slot['safe_wal_size'])} left until the server drops it"
+        text += f", {size(slot['safe_wal_size'])} left until the server drops it"
     left = slot["seconds_to_invalidation"]
     if left is not None:
-        text += f", in {_duration(left)} at the present rate"
+        text += f", in {duration(left)} at the present rate"
     endangered = slot["wal_status"] == "unreserved" or (left is not None and left < 3600)
     # Between two sessions, or before its first, a capture is attached and reads nothing.
     idle = not slot["active"] and not (capture and capture["running"])
@@ -93,9 +99,9 @@ def _print_log(log: dict[str, Any]) -> None:
         return
     text = f"log: at {log['position']}"
     if log["lag_bytes"] is not None:
-        text += f", {_size(log['lag_bytes'])} behind"
+        text += f", {size(log['lag_bytes'])} behind"
     if log["lag_seconds"] is not None:
-        text += f", {_duration(log['lag_seconds'])}"
+        text += f", {duration(log['lag_seconds'])}"
     print_line("ok", text)
 
 
@@ -119,16 +125,35 @@ def _print_capture(capture: dict[str, Any] | None) -> None:
         print_line("warn", f"last error at {error['at']}: {error['message']}", error["hint"])
 
 
-def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
+def _print_pipeline(pipeline: dict[str, Any]) -> None:
+    name = pipeline["name"]
+    if not pipeline["configured"]:
+        text = f"pipeline {name}: no longer in the configuration, at {pipeline['position']}"
+        hint = f"The log keeps what it needs. If it is gone: pgtide log forget pipeline.{name}"
+        print_line("warn", text, hint)
+    elif pipeline["position"] is None:
+        print_line("warn", f"pipeline {name}: never ran", "Run: pgtide run")
+    else:
+        print_line("ok" if pipeline["running"] in (True, None) else "warn", _progress(pipeline))
+    for table in pipeline["parked"]:
+        retry = f"Then run: pgtide resume --pipeline {name} --table {table['table']}"
+        text = f"pipeline {name} parked {table['table']} at {table['position']}: {table['message']}"
+        print_line("fail", text, "\n".join(filter(None, [table["detail"], table["hint"], retry])))
+    if error := pipeline["last_error"]:
+        kind = "warn" if error["transient"] else "fail"
+        text = f"pipeline {name} failed at {error['at']}: {error['message']}"
+        print_line(kind, text, "\n".join(filter(None, [error["detail"], error["hint"]])))
 
 
-def _duration(seconds: float) -> str:
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.1f} s"
+def _progress(pipeline: dict[str, Any]) -> str:
+    state = {True: "running", False: "not running", None: "running or not"}[pipeline["running"]]
+    text = f"pipeline {pipeline['name']}: {state}, at {pipeline['position']}"
+    if not pipeline["lag_bytes"]:
+        text += ", has all of the log"
+    else:
+        text += f", {size(pipeline['lag_bytes'])} behind the log"
+        if pipeline["lag_seconds"] is not None:
+            text += f", {duration(pipeline['lag_seconds'])}"
+    if batch := pipeline["last_batch"]:
+        text += f"; last batch {batch['at']}, {batch['rows']} rows in {batch['seconds']:.1f} s"
+    return text

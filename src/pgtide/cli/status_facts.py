@@ -15,6 +15,7 @@ from typing import Any
 import psycopg
 
 from pgtide.capture.progress import ENDED, FILE, LOCAL_INTERVAL_S, OBJECT_STORE_INTERVAL_S
+from pgtide.cli.pipeline_facts import pipeline_documents
 from pgtide.cli.rendering import error_document
 from pgtide.config import Config
 from pgtide.errors import PgtideError
@@ -50,6 +51,7 @@ def gather(config: Config) -> dict[str, Any]:
     log = _log(config, source.lsn, source.at)
     capture = _capture(config, source.captured)
     slot = source.slot
+    pipelines = pipeline_documents(config, source.at) if "error" not in log else []
     ok = (
         "error" not in source.facts
         and "error" not in log
@@ -57,8 +59,20 @@ def gather(config: Config) -> dict[str, Any]:
         and slot["exists"]
         and slot["wal_status"] != "lost"
         and (capture is None or capture["running"] or capture["gear"] == "stopped")
+        and not any(map(_is_down, pipelines))
     )
-    return {"ok": ok, "source": source.facts, "slot": slot, "log": log, "capture": capture}
+    return {
+        "ok": ok,
+        "source": source.facts,
+        "slot": slot,
+        "log": log,
+        "capture": capture,
+        "pipelines": pipelines,
+    }
+
+
+def _is_down(pipeline: dict[str, Any]) -> bool:
+    return pipeline["configured"] and bool(pipeline["last_error"] or pipeline["parked"])
 
 
 def _source(config: Config) -> _Source:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from pgtide.config.section import Section, reporting
+from pgtide.config.section import Section, as_problem, reporting
 from pgtide.config.units import parse_duration, parse_size
 from pgtide.errors import ConfigError
 
@@ -39,6 +39,22 @@ Seconds = Annotated[float, BeforeValidator(reporting(parse_duration))]
 Bytes = Annotated[int, BeforeValidator(reporting(parse_size))]
 
 
+class PivotSettings(Section):
+    """What a row per changed field is made of."""
+
+    key: list[str] = Field(default=[])
+    """Columns that tell whose change it is; the table's key when not set."""
+    columns: list[str] = Field(default=[])
+    """Columns whose changes are told; when not set all but the key (which is told when it
+    changes) and the two below."""
+    fields: Literal["changed", "all"] = "changed"
+    """Of an update, which of those columns get a row."""
+    created: str | None = None
+    """Column that has `datetime_created`; the time of the commit when not set."""
+    updated: str | None = None
+    """Column that has `datetime_updated`; the time of the commit when not set."""
+
+
 class DeltaSettings(Section):
     """Delta tables, one per table of the source."""
 
@@ -58,8 +74,8 @@ class DeltaSettings(Section):
     """What happens to a table that was dropped at the source."""
     views: str | None = None
     """Database of the session's catalog in which views without pgtide's own columns are made."""
-    fields: Literal["changed", "all"] = "changed"
-    """Of an update, the fields that `pivot` has a row for."""
+    pivot: PivotSettings = PivotSettings()
+    """Of mode `pivot`: the columns it is about."""
     storage: Options = Field(default={}, repr=False)
     """Options of the object store, as delta-rs names them."""
 
@@ -74,10 +90,26 @@ class FileSettings(Section):
     """The kind of file."""
     envelope: Literal["native", "debezium", "pgstream", "pg_flo", "pivot"] = "native"
     """The form of an event; `pivot` is a row per changed field, for `csv` and `parquet`."""
+    pivot: PivotSettings = PivotSettings()
+    """Of envelope `pivot`: the columns it is about."""
     rotate: Annotated[Bytes, Field(gt=0)] = 128 << 20
     """A file that would grow larger is split."""
     keep: Seconds | None = None
     """Delete files that are older, as in `30d`."""
+    storage: Options = Field(default={}, repr=False)
+    """Options of the object store, as delta-rs names them."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> FileSettings:
+        wanted = {"native": ["jsonl", "csv", "parquet"], "pivot": ["csv", "parquet"]}
+        formats = wanted.get(self.envelope, ["jsonl"])
+        if self.format not in formats:
+            problem = ConfigError(
+                f"envelope {self.envelope} cannot be written as {self.format}",
+                hint=f"set format to {' or '.join(formats)}, or choose another envelope",
+            )
+            raise as_problem(problem)
+        return self
 
 
 class StdoutSettings(Section):

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from pgtide.config.model import Pipeline
 from pgtide.config.patterns import TablePatterns
+from pgtide.log.source import LogSource
 from pgtide.pipeline.census import Census, steps_of
 from pgtide.pipeline.steps import Rows, TableWork, group_steps
 from pgtide.position import Position
@@ -30,6 +31,7 @@ class Batch:
     census: Census
     mark: Mark
     settings: Pipeline
+    source: LogSource  # of the log
     parked: frozenset[str] = frozenset()  # tables that wait
     only: frozenset[str] | None = None  # tables that catch up, while all others have theirs
 

@@ -57,6 +57,7 @@ class Census:
     counts: tuple[Count, ...]
     marks: tuple[Mark, ...]
     committed_at: datetime | None  # the newest
+    whole: bool = True  # its last transaction ends in it
 
     @property
     def rows(self) -> int:
@@ -79,6 +80,7 @@ def take_census(batch: DataFrame) -> Census:
             F.min(at).alias("low"),
             F.max(at).alias("high"),
             F.max("committed_at").alias("committed_at"),
+            F.max_by("last", at).alias("last"),
             F.max(F.col("before").isNotNull()).alias("old_rows"),
             F.array_distinct(F.flatten(F.collect_set("unchanged"))).alias("unsent"),
             F.collect_list(barrier).alias("barriers"),
@@ -103,7 +105,9 @@ def take_census(batch: DataFrame) -> Census:
             marks.append(Mark(_position(mark), row["op"], row["shape"], payload))
     times = [row["committed_at"] for row in found if row["committed_at"] is not None]
     newest = max(times).astimezone(UTC) if times else None
-    return Census(tuple(counts), tuple(sorted(marks, key=lambda mark: mark.at)), newest)
+    ends = max(found, key=lambda row: _position(row["high"]), default=None)
+    whole = ends is None or bool(ends["last"])
+    return Census(tuple(counts), tuple(sorted(marks, key=lambda mark: mark.at)), newest, whole)
 
 
 def steps_of(census: Census, shapes: Mapping[int, Shape]) -> list[Step]:
@@ -192,7 +196,8 @@ def _stretches(census: Census, shapes: Mapping[int, Shape]) -> Iterator[_Stretch
             assert count.shape is not None
             shape = shapes[count.shape]
             layout = Layout.of(shape, shapes)
-            traits = Traits(count.old_rows, _in_layout(count.unsent, shape, layout))
+            unsent = _in_layout(count.unsent, shape, layout)
+            traits = Traits(count.old_rows, unsent, count.op in ("update", "delete"))
             yield _Stretch(layout, (shape,), count.low, count.high, count.rows, traits)
 
 
@@ -217,10 +222,7 @@ def _joined(one: _Stretch, other: _Stretch) -> _Stretch:
         low=min(one.low, other.low),
         high=max(one.high, other.high),
         rows=one.rows + other.rows,
-        traits=Traits(
-            one.traits.old_rows or other.traits.old_rows,
-            tuple(sorted({*one.traits.unsent, *other.traits.unsent})),
-        ),
+        traits=one.traits.joined(other.traits),
     )
 
 

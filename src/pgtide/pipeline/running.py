@@ -1,34 +1,40 @@
-"""A pipeline: reads the log, hands batches to its sink, remembers how far it has come."""
+"""A pipeline: reads the log, hands batches to its sink, remembers how far it has come.
+
+First the history, in chunks of one version of the log, then the stream of what comes. Parked
+tables that somebody wants back are taken up between two batches.
+"""
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from pgtide.config.model import Config
-from pgtide.errors import TransientError
+from pgtide.errors import LogGap, PgtideError, TargetClosed, TargetUnavailable
 from pgtide.log.reader import Log
 from pgtide.log.readers import update_reader
+from pgtide.log.snapshot import Snapshot
 from pgtide.log.storage import Storage
-from pgtide.pipeline.batch import Batch
-from pgtide.pipeline.census import Census, take_census
-from pgtide.pipeline.parallel import Failure
+from pgtide.pipeline import parking
+from pgtide.pipeline.delivery import Delivery
+from pgtide.pipeline.lease import Lease
 from pgtide.pipeline.reading import LogFrames
-from pgtide.pipeline.state import Parked, State, StateFile, now
+from pgtide.pipeline.state import State, StateFile
 from pgtide.position import Lsn, Position
-from pgtide.sinks import Mark, Sink
 from pgtide.sinks.opening import open_sink
 from pgtide.spark.failures import as_pgtide_error
 from pgtide.spark.paths import spark_path
 
-logger = logging.getLogger(__name__)
-
 POLL_S = 0.2
+REQUESTS_S = 1.0  # between two looks whether somebody wants parked tables resumed
+FINISH_S = 10.0  # time that a batch has to finish when the pipeline is to stop
 
 
 class PipelineRun:
@@ -42,65 +48,126 @@ class PipelineRun:
         *,
         stop: threading.Event | None = None,
         on_batch: Callable[[str, State], None] | None = None,
+        start: Position | None = None,
+        lease: Lease | None = None,
     ) -> None:
+        """``start``: where a new pipeline begins, by default where the log does.
+
+        ``lease``: the right to run it, if the caller holds that already.
+        """
         self._spark = spark
         self._settings = config.pipelines[name]
         self._name = name
         self._stop = stop or threading.Event()
         self._on_batch = on_batch
+        self._start = start or Position(Lsn(0))
+        self._lease = lease
         self._storage = Storage(config.log.path, config.log.storage)
         self._log = Log(config.log.path, config.log.storage)
         self._frames = LogFrames(spark, self._storage)
         self._file = StateFile(self._storage, name)
-        self._sink: Sink | None = None
-        self._shapes = self._log.shapes()
-        self.state = self._file.load() or self._begin()
+        self._batch_lock = threading.Lock()  # held while a batch or a resumption goes on
+        self._looked_at = 0.0
 
-    # -- the run ------------------------------------------------------------------
-
-    def run(self, *, until_current: bool = False) -> None:
+    def run(self, *, until_current: bool = False) -> State:
         """Deliver what the log holds, then what comes, or only what is there now."""
-        self._sink = open_sink(self._settings, self._spark)
-        try:
-            self._history()
-            if not self._stop.is_set():
-                self._stream(until_current)
-        finally:
-            self._sink.close()
+        with nullcontext() if self._lease else Lease(self._storage, self._name):
+            try:
+                return self._run(until_current)
+            except (PgtideError, PySparkException, Py4JError) as error:
+                failure = as_pgtide_error(error, self._doing)
+                self._file.note_error(failure)
+                if failure is error:
+                    raise
+                raise failure from error
 
-    def _begin(self) -> State:
-        """Register before anything is read: from here on nothing is cleaned away."""
-        snapshot = self._log.snapshot()
-        start = Position(snapshot.complete_from)
-        self._register(snapshot.version, start)
-        cuts = self._frames.cuts(snapshot, start.lsn, self._settings.batch)
-        state = State.new(snapshot.version, start, cuts)
-        self._file.save(state)
+    def _run(self, until_current: bool) -> State:
+        state = self._file.load()
+        state = self._begin() if state is None else self._go_on(state)
+        delivery = Delivery(
+            spark=self._spark,
+            name=self._name,
+            settings=self._settings,
+            storage=self._storage,
+            file=self._file,
+            state=state,
+            sink=open_sink(self._settings, self._spark),
+            stop=self._stop,
+            on_batch=self._on_batch,
+        )
+        try:
+            self._history(delivery)
+            delivery.resume()
+            if not self._stop.is_set():
+                self._stream(delivery, until_current)
+        except TargetClosed:
+            pass  # nobody wants more: that is no failure
+        finally:
+            delivery.sink.close()
+        self._file.clear_error()
         return state
 
-    def _register(self, version: int, position: Position) -> None:
-        update_reader(self._storage, reader_name(self._name), version, position)
+    @property
+    def _doing(self) -> str:
+        return f"running pipeline {self._name}"
 
-    def _history(self) -> None:
-        state = self.state
+    # -- the beginning ----------------------------------------------------------------
+
+    def _begin(self) -> State:
+        """Register before anything is looked at: from here on nothing is cleaned away."""
+        known = self._log.snapshot()
+        self._refuse_gap(known, self._start)
+        update_reader(self._storage, parking.reader_name(self._name), known.version, self._start)
+        snapshot = self._log.snapshot()
+        self._refuse_gap(snapshot, self._start)
+        self._file.clear_stream()
+        cuts = self._frames.cuts(snapshot, self._start.lsn, self._settings.batch)
+        state = State.new(snapshot.version, self._start, cuts)
+        self._file.save(state)
+        parking.register(self._storage, self._name, state, snapshot.version)
+        return state
+
+    def _go_on(self, state: State) -> State:
+        """Check that nothing is missing: somebody may have made the log forget this reader."""
+        oldest = min([state.position, *(parked.position for parked in state.parked.values())])
+        self._refuse_gap(self._log.snapshot(), oldest)
+        parking.register(self._storage, self._name, state, self._file.needed_version(state))
+        return state
+
+    def _refuse_gap(self, snapshot: Snapshot, start: Position) -> None:
+        if start.lsn >= snapshot.complete_from:
+            return
+        raise LogGap(
+            "the log no longer holds everything that the pipeline needs",
+            detail=f"Pipeline {self._name} needs {start} and later; retention has kept "
+            f"{snapshot.complete_from} and later. Its tables would lack rows.",
+            hint="Begin a new log; or, for a target that is complete up to there or takes "
+            f"events only: pgtide replay --pipeline {self._name} --from {snapshot.complete_from}",
+        )
+
+    # -- the history, then the stream ---------------------------------------------------
+
+    def _history(self, delivery: Delivery) -> None:
+        state = delivery.state
         while state.chunks_done < len(state.chunks) and not self._stop.is_set():
             number = state.chunks_done
             after = state.chunks[number - 1] if number else Lsn(max(state.position.lsn - 1, 0))
             frame = self._frames.between(state.version, after, state.chunks[number])
-            self._deliver(frame, self._mark("history", number))
+            delivery.deliver(frame, "history", number)
             state.chunks_done += 1
-            self._done(state.version)
+            delivery.done(state.version)
 
-    def _stream(self, until_current: bool) -> None:
-        started = self._file.last_offset() is not None
-        start = None if started else self.state.version
-        frame = self._frames.stream(start, self.state.boundary, self._settings.batch)
+    def _stream(self, delivery: Delivery, until_current: bool) -> None:
+        state = delivery.state
+        start = None if self._file.streams else state.version
+        frame = self._frames.stream(start, state.boundary, self._settings.batch)
         failed: list[BaseException] = []
 
         def deliver(batch: DataFrame, number: int) -> None:
             try:
-                self._deliver(batch, self._mark("stream", number))
-                self._done(self._reached())
+                with self._exclusively():
+                    delivery.deliver(batch, "stream", number)
+                    delivery.done(self._file.needed_version(state))
             except BaseException as error:
                 failed.append(error)
                 raise
@@ -113,74 +180,38 @@ class PipelineRun:
             writer = writer.trigger(processingTime=f"{self._settings.interval} seconds")
         query = writer.start()
         try:
-            while query.isActive and not self._stop.is_set():
-                self._stop.wait(POLL_S)
+            self._watch(query, delivery)
         finally:
             query.stop()
         error = failed[0] if failed else query.exception()
         if error is not None and not self._stop.is_set():
             raise as_pgtide_error(error, self._doing) from error
 
-    @property
-    def _doing(self) -> str:
-        return f"running pipeline {self._name}"
+    def _watch(self, query: StreamingQuery, delivery: Delivery) -> None:
+        while query.isActive and not self._stop.is_set():
+            self._stop.wait(POLL_S)
+            if time.monotonic() - self._looked_at > REQUESTS_S:
+                self._looked_at = time.monotonic()
+                self._attend(delivery)
+        # What is being written may end well; if that takes too long it is done again later.
+        if self._batch_lock.acquire(timeout=FINISH_S):
+            self._batch_lock.release()
 
-    def _reached(self) -> int:
-        """The version of the log that the stream needs no more."""
-        offset = self._file.last_offset()
-        return max(int(offset["reservoirVersion"]) - 1, 0) if offset else self.state.version
+    def _attend(self, delivery: Delivery) -> None:
+        """Between batches: do what somebody asked for."""
+        if self._file.requests() and self._batch_lock.acquire(blocking=False):
+            try:
+                delivery.resume()
+            finally:
+                self._batch_lock.release()
 
-    # -- a batch --------------------------------------------------------------------
-
-    def _mark(self, phase: str, number: int) -> Mark:
-        return Mark(self._name, self.state.incarnation, phase, number)
-
-    def _deliver(self, frame: DataFrame, mark: Mark) -> None:
-        began = time.monotonic()
-        census = take_census(frame)
-        if census.high is None:
-            return
-        self._know({count.shape for count in census.counts})
-        batch = Batch(self._spark, frame, self._shapes, census, mark, self._settings)
-        batch = replace(batch, parked=frozenset(self.state.parked))
-        assert self._sink is not None, "run() opened it"
-        self._park(self._sink.write(batch))
-        self._count(batch, census, time.monotonic() - began)
-
-    def _know(self, shapes: set[int | None]) -> None:
-        if not {shape for shape in shapes if shape is not None} <= self._shapes.keys():
-            self._shapes = self._log.shapes()
-
-    def _park(self, failures: list[Failure]) -> None:
-        """Set failed tables aside if the pipeline may; otherwise the first failure ends it."""
-        for failure in failures:
-            if self._settings.on_error == "stop" or isinstance(failure.error, TransientError):
-                raise failure.error
-        for failure in failures:
-            error = failure.error
-            parked = Parked(failure.work.low, error.message, error.detail, error.hint, now())
-            for schema, table in failure.work.tables:
-                self.state.parked[f"{schema}.{table}"] = parked
-            logger.error("pipeline %s parked %s: %s", self._name, failure.work.name, error.message)
-
-    def _count(self, batch: Batch, census: Census, seconds: float) -> None:
-        state = self.state
-        assert census.high is not None
-        state.position = Position(census.high.lsn, census.high.seq + 1)
-        state.batches += 1
-        state.rows += census.rows
-        state.batch_at, state.batch_rows, state.batch_seconds = now(), census.rows, seconds
-        state.committed_at = census.committed_at or state.committed_at
-        for name, rows in batch.table_rows().items():
-            state.table_rows[name] = state.table_rows.get(name, 0) + rows
-
-    def _done(self, version: int) -> None:
-        self._file.save(self.state)
-        self._register(version, self.state.position)
-        if self._on_batch is not None:
-            self._on_batch(self._name, self.state)
-
-
-def reader_name(pipeline: str) -> str:
-    """The name under which a pipeline is registered as a reader of the log."""
-    return f"pipeline.{pipeline}"
+    @contextmanager
+    def _exclusively(self) -> Iterator[None]:
+        """While no resumption goes on; gives up when the pipeline is to stop."""
+        while not self._batch_lock.acquire(timeout=POLL_S):
+            if self._stop.is_set():
+                raise TargetUnavailable("the pipeline is stopping")
+        try:
+            yield
+        finally:
+            self._batch_lock.release()

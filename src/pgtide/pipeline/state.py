@@ -115,16 +115,26 @@ class StateFile:
     def save(self, state: State) -> None:
         self._log.replace(f"{self._directory}/state.json", json.dumps(_json(state)).encode())
 
-    def offset(self, before: int | None = None) -> dict[str, Any] | None:
-        """The newest offset that the stream has written down, or that of a batch before."""
+    @property
+    def streams(self) -> bool:
+        """Whether the stream has begun: its checkpoint then says where it goes on."""
+        return bool(self._offsets())
+
+    def needed_version(self, state: State) -> int:
+        """The version of the log that the stream's last batch began at.
+
+        After a crash Spark may read that batch again, even if all of it was delivered.
+        """
+        offsets = self._offsets()
+        if len(offsets) < 2:
+            return state.version
+        content = self.stream.read(f"offsets/{offsets[-2]}") or b""
+        return max(int(json.loads(content.splitlines()[-1])["reservoirVersion"]) - 1, 0)
+
+    def _offsets(self) -> list[int]:
+        """Numbers of the batches that the stream has begun."""
         names = (entry.path.rsplit("/", 1)[-1] for entry in walk(self.stream, "offsets"))
-        numbers = [int(name) for name in names if name.isdigit()]
-        known = [number for number in numbers if before is None or number < before]
-        if not known:
-            return None
-        content = self.stream.read(f"offsets/{max(known)}") or b""
-        offset: dict[str, Any] = json.loads(content.splitlines()[-1])
-        return offset
+        return sorted(int(name) for name in names if name.isdigit())
 
     def clear_stream(self) -> None:
         """Remove the stream's checkpoint: it belongs to a state that is gone."""

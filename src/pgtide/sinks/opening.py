@@ -5,10 +5,11 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 
 from pgtide.config.model import Pipeline
-from pgtide.config.sinks import DeltaSettings
-from pgtide.errors import ConfigError
+from pgtide.config.sinks import DeltaSettings, FileSettings, StdoutSettings
 from pgtide.sinks import Sink
 from pgtide.sinks.delta import DeltaSink
+from pgtide.sinks.file import FileSink
+from pgtide.sinks.stdout import StdoutSink
 
 
 def open_sink(pipeline: Pipeline, spark: SparkSession) -> Sink:
@@ -16,4 +17,7 @@ def open_sink(pipeline: Pipeline, spark: SparkSession) -> Sink:
     match pipeline.sink:
         case DeltaSettings():
             return DeltaSink(pipeline.sink, spark)
-    raise ConfigError(f"unknown sink {pipeline.sink.type!r}")
+        case FileSettings():
+            return FileSink(pipeline.sink, spark)
+        case StdoutSettings():
+            return StdoutSink(pipeline.sink)

@@ -55,7 +55,7 @@ class CellReader:
         found = []
         for index, column in enumerate(self.layout.columns):
             codec, text = self.codec(index), F.get(side, F.lit(index))
-            if not codec.total:
+            if not codec.any_text:
                 value = F.struct(F.lit(column.name).alias("column"), text.alias("text"))
                 found.append(F.when(codec.unrepresentable(text), value))
         if not found:
@@ -66,7 +66,7 @@ class CellReader:
         column = self.layout.columns[index]
         codec, text = self.codec(index), F.get(side, F.lit(index))
         value = codec.decode(text)
-        if self.policy == "fail" and not codec.total:
+        if self.policy == "fail" and not codec.any_text:
             value = F.coalesce(value, F.when(text.isNotNull(), self._refusal(column.name)))
         return Cell(
             name=column.name,

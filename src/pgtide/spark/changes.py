@@ -23,7 +23,7 @@ from pgtide.errors import ConfigError, LogGap
 from pgtide.log.reader import Log
 from pgtide.log.schema import CHANGES, SHAPES
 from pgtide.log.storage import Storage
-from pgtide.position import Position
+from pgtide.position import Lsn, Position
 from pgtide.rules.cells import Cell
 from pgtide.shape import Shape
 from pgtide.spark.alignment import Alignment, added_columns
@@ -85,7 +85,7 @@ def latest(
     if source.complete_from:
         raise LogGap(
             "the log no longer holds the beginning of the table",
-            detail=f"Retention has kept {Position(source.complete_from)} and later.",
+            detail=f"Retention has kept {Position(Lsn(source.complete_from))} and later.",
             hint="Read a mirror instead, or set log.retention higher.",
         )
     found = source.table(table)

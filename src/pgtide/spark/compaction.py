@@ -15,7 +15,7 @@ overwrites is never decoded. The result has, besides the log's columns, the type
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -33,6 +33,15 @@ class Traits:
 
     old_rows: bool = True  # some update carries ``before``, so keys may change
     unsent: tuple[int, ...] = ()  # the columns that some event names in ``unchanged``
+    removes: bool = True  # some event is an update or a delete
+
+    def joined(self, other: Traits) -> Traits:
+        """What is known about both together."""
+        return Traits(
+            self.old_rows or other.old_rows,
+            tuple(sorted({*self.unsent, *other.unsent})),
+            self.removes or other.removes,
+        )
 
 
 def compact(events: DataFrame, layout: Layout, traits: Traits) -> DataFrame:
@@ -48,6 +57,8 @@ def fill(events: DataFrame, layout: Layout, traits: Traits) -> DataFrame:
 
     ``part`` orders the two halves of a move, 0 leaves the old key and 1 arrives at the new.
     """
+    if layout.shape.replica_identity == "f" and traits.unsent:
+        events, traits = from_old_row(events, layout, traits.unsent), replace(traits, unsent=())
     keyed = _keyed(events, layout, moves=traits.old_rows)
     if not traits.unsent:
         return keyed
@@ -57,6 +68,20 @@ def fill(events: DataFrame, layout: Layout, traits: Traits) -> DataFrame:
 def key_names(layout: Layout) -> list[str]:
     """Names of the typed key columns."""
     return [f"k{index}" for index in range(len(layout.keys))]
+
+
+def from_old_row(events: DataFrame, layout: Layout, unsent_columns: Sequence[int]) -> DataFrame:
+    """With REPLICA IDENTITY FULL the old row holds what the new one was not sent."""
+    if not unsent_columns:
+        return events
+    values = [
+        F.when(unsent(index), F.get("before", F.lit(index))).otherwise(F.get("after", F.lit(index)))
+        if index in unsent_columns
+        else F.get("after", F.lit(index))
+        for index in range(len(layout.columns))
+    ]
+    filled = F.when(F.size("unchanged") > 0, F.array(*values)).otherwise(F.col("after"))
+    return events.withColumns({"after": filled, "unchanged": F.lit(None).cast("array<int>")})
 
 
 def _keyed(events: DataFrame, layout: Layout, *, moves: bool) -> DataFrame:
@@ -98,7 +123,8 @@ class _Filling:
         filled = self._within_lives(keyed)
         if self._traits.old_rows:
             filled = self._across_moves(filled)
-        return filled.select(*EVENT, *self._keys, "origin", "part")
+        origin = F.when(F.col("unchanged").isNotNull(), F.col("origin")).alias("origin")
+        return filled.select(*EVENT, *self._keys, origin, "part")
 
     def _within_lives(self, keyed: DataFrame) -> DataFrame:
         """A life of a key begins where a row is inserted, arrives or is deleted."""

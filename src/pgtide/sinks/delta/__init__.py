@@ -8,7 +8,15 @@ from pgtide.config.sinks import DeltaSettings
 from pgtide.pipeline.batch import Batch
 from pgtide.pipeline.parallel import Failure, Writers
 from pgtide.pipeline.steps import TableWork
+from pgtide.sinks.delta.history import HistoryTable
+from pgtide.sinks.delta.lake_table import LakeTable
 from pgtide.sinks.delta.mirror_table import MirrorTable
+from pgtide.sinks.delta.pivot_table import PivotTable
+from pgtide.sinks.delta.scd2 import VersionsTable
+
+MODES: dict[str, type[LakeTable]] = {
+    table.mode: table for table in (MirrorTable, HistoryTable, VersionsTable, PivotTable)
+}
 
 
 class DeltaSink:
@@ -19,8 +27,10 @@ class DeltaSink:
         self._writers = Writers(spark)
 
     def write(self, batch: Batch) -> list[Failure]:
+        kind = MODES[self._settings.mode]
+
         def apply(session: SparkSession, work: TableWork) -> None:
-            MirrorTable(session, batch, work, self._settings).apply()
+            kind(session, batch, work, self._settings).apply()
 
         return self._writers.run(batch.work, apply)
 

@@ -11,8 +11,11 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from pyspark.sql import Column
+from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType
 
+from pgtide.position import Position
 from pgtide.rules.cells import Cell
 
 LSN = "_pgtide_lsn"
@@ -66,6 +69,12 @@ def target_names(cells: Sequence[Cell], reserved: Iterable[str] = ()) -> list[st
         taken.add(name.lower())
         names.append(name)
     return names
+
+
+def earlier(at: Position) -> Column:
+    """Whether a row of a lake table is of an event before this one."""
+    lsn, seq = F.col(LSN), F.col(SEQ)
+    return (lsn < int(at.lsn)) | ((lsn == int(at.lsn)) & (seq < at.seq))
 
 
 def quoted(name: str) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -82,22 +81,35 @@ class MirrorPlan:
             found[at] = name
         return found
 
-    def rows(self, events: DataFrame, traits: Traits) -> DataFrame:
-        """One row per key: the mirror's columns and what is to happen to the row."""
-        state = compact(events, self.layout, traits)
+    def state(self, events: DataFrame, traits: Traits) -> DataFrame:
+        """One event per key, values still as text."""
+        admitted = self.rules.admits(F.col("op"))
+        chosen = events if admitted is None else events.filter(admitted)
+        return compact(chosen, self.layout, traits)
+
+    def rows(self, state: DataFrame, traits: Traits) -> DataFrame:
+        """The mirror's columns of each row, and what is to happen to it."""
         cells = self._cells(traits.unsent)
-        names = target_names(cells, OWN)
-        by_key = self.keys()
-        values = [
-            F.col(by_key[name]).alias(name) if name in by_key else cell.value.alias(name)
-            for name, cell in zip(names, cells, strict=True)
-        ]
         unset = [
             (~cell.sent & (F.col("op") != "delete")).alias(f"{UNSET}{number}")
             for number, cell in enumerate(cells)
             if cell.sent is not None
         ]
-        return state.select(*values, *self._own(), *self._fate(traits), *unset, "origin")
+        return self._select(state, cells, self.keys(), *self._fate(traits), *unset, F.col("origin"))
+
+    def project(self, events: DataFrame, *more: str) -> DataFrame:
+        """The mirror's columns of rows that have no key, and some columns besides."""
+        return self._select(events, self._cells(()), {}, *map(F.col, more))
+
+    def _select(
+        self, frame: DataFrame, cells: list[Cell], keys: Mapping[str, str], *more: Column
+    ) -> DataFrame:
+        names = target_names(cells, OWN)
+        values = [
+            F.col(keys[name]).alias(name) if name in keys else cell.value.alias(name)
+            for name, cell in zip(names, cells, strict=True)
+        ]
+        return frame.select(*values, *self._own(), *more)
 
     def _cells(self, unsent: tuple[int, ...]) -> list[Cell]:
         return self.rules.apply(self.reader.after(unsent), F.col("op"))
@@ -138,8 +150,3 @@ def newer(target: str, source: str) -> str:
         f"({target}.{LSN} < {source}.{LSN} OR "
         f"({target}.{LSN} = {source}.{LSN} AND {target}.{SEQ} < {source}.{SEQ}))"
     )
-
-
-def any_of(columns: list[Column]) -> Column:
-    """True where one of them is."""
-    return reduce(Column.__or__, columns, F.lit(False))

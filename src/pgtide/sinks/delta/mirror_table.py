@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import reduce
+
 from delta.tables import DeltaTable as SparkDeltaTable
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgtide.errors import PipelineError
-from pgtide.pipeline.steps import Reshaped, Rows, Truncated
-from pgtide.sinks.delta.columns import DELETED, LSN, RELATION, SEQ, quoted
+from pgtide.config.sinks import DeltaSettings
+from pgtide.errors import Unrepresentable
+from pgtide.pipeline.batch import Batch
+from pgtide.pipeline.steps import Reshaped, Rows, TableWork, Truncated
+from pgtide.sinks.delta.columns import DELETED, LSN, RELATION, SEQ, earlier, quoted
+from pgtide.sinks.delta.keyless import write_keyless
 from pgtide.sinks.delta.lake_table import LakeTable
 from pgtide.sinks.delta.merging import Merge, append, merge
 from pgtide.sinks.delta.mirror import MirrorPlan
+from pgtide.sinks.delta.quarantine import NOT_SENT, TYPE, Quarantine, unrepresentable
+from pgtide.sinks.delta.reached import writes
+from pgtide.sinks.delta.target import Target
+from pgtide.sinks.delta.unsent import Completing, first_position, may_lack_values
 from pgtide.spark.cells import CellReader
+from pgtide.spark.compaction import key_names
 from pgtide.spark.layout import Layout, TableName
 
 
@@ -21,6 +34,12 @@ class MirrorTable(LakeTable):
 
     mode = "mirror"
     keeps_past = False
+
+    def __init__(
+        self, spark: SparkSession, batch: Batch, work: TableWork, settings: DeltaSettings
+    ) -> None:
+        super().__init__(spark, batch, work, settings)
+        self._quarantine = Quarantine(spark, settings, batch)
 
     def _plan(self, table: TableName, layout: Layout) -> MirrorPlan:
         shapes = self._batch.shapes.values()
@@ -37,24 +56,70 @@ class MirrorTable(LakeTable):
     def _rows(self, step: Rows, number: int) -> None:
         plan = self._plan(step.table, step.layout)
         target = self._ready(step, plan.columns())
+        if target is None:
+            return
+        if not plan.layout.keys:
+            self._keyless(target, plan, step, number)
+            return
         app_id, version = self._batch.mark.app_id(number), self._batch.mark.number
-        if target is None or target.written(app_id, version):
+        if target.written(app_id, version):
             return
         table = target.open()
         assert table is not None, "it was made ready"
-        if not plan.layout.keys:
-            raise PipelineError(
-                "a table without a key cannot be mirrored",
-                detail=f"{'.'.join(step.table)} has no primary key and no identity index.",
-                hint="Add a key, use mode: history, or leave the table out with tables.",
-            )
-        rows = plan.rows(self._batch.rows(step), step.traits)
+        state = plan.state(self._batch.rows(step), step.traits)
+        if plan.reader.policy == "null":
+            values = unrepresentable(state, plan.reader)
+            self._quarantine.add(step.table, number, values, TYPE)
+            state = state.filter(_known_key(plan.layout))
         columns = [column.name for column in plan.columns()]
+        rows = plan.rows(state, step.traits)
         job = Merge(rows, list(plan.keys()), columns, self._settings.soft_delete)
-        if not table.file_uris():
-            append(target, job, app_id, version)
-        else:
-            merge(target, table, job, step.count, app_id, version)
+        with self._completed(target, job, step, number) as job:
+            if not table.file_uris():
+                append(target, job, app_id, version)
+            else:
+                merge(target, table, job, step.count, app_id, version)
+
+    @contextmanager
+    def _completed(self, target: Target, job: Merge, step: Rows, number: int) -> Iterator[Merge]:
+        """The merge with what its rows lack taken from the mirror, or refused."""
+        if not may_lack_values(step.traits, step.layout.shape.replica_identity):
+            yield job
+            return
+        completing = Completing(target, job)
+        try:
+            if completing.needed():
+                job = replace(job, rows=completing.rows())
+                self._refuse(completing.incomplete(job.rows), step, number)
+            yield job
+        finally:
+            completing.close()
+
+    def _refuse(self, incomplete: DataFrame, step: Rows, number: int) -> None:
+        """Rows that were never seen whole: to be said, or kept with what they lack noted."""
+        at = first_position(incomplete)
+        if at is None:
+            return
+        if self._batch.settings.on_unrepresentable != "null":
+            raise Unrepresentable(
+                "a change does not carry all of its row, and the mirror does not have the row",
+                detail=f"A large value of {'.'.join(step.table)} was not sent at {at}; "
+                "the row is older than the log.",
+                hint="Begin with a snapshot of the table, or set on_unrepresentable: null.",
+            )
+        values = incomplete.select(
+            F.lit(None).cast("string").alias("column"),
+            F.lit(None).cast("string").alias("key"),
+            F.col(LSN).alias("lsn"),
+            F.col(SEQ).alias("seq"),
+            F.lit(None).cast("string").alias("text"),
+        )
+        self._quarantine.add(step.table, number, values, NOT_SENT)
+
+    def _keyless(self, target: Target, plan: MirrorPlan, step: Rows, number: int) -> None:
+        later = self._work.steps[number + 1 :]
+        for portion, events in writes(self._batch, target, step, later):
+            write_keyless(target, plan, portion, events)
 
     def _truncated(self, step: Truncated, number: int) -> None:
         shape = self._truncated_shape(step)
@@ -62,9 +127,7 @@ class MirrorTable(LakeTable):
         app_id, version = self._batch.mark.app_id(number), self._batch.mark.number
         if not target.exists() or target.written(app_id, version):
             return
-        before = (F.col(LSN) < int(step.at.lsn)) | (
-            (F.col(LSN) == int(step.at.lsn)) & (F.col(SEQ) < step.at.seq)
-        )
+        before = earlier(step.at)
         rows = before & (F.col(RELATION) == step.partition) if step.partition else before
         with target.idempotent(app_id, version):
             table = SparkDeltaTable.forPath(target.spark, target.path)
@@ -93,4 +156,9 @@ class MirrorTable(LakeTable):
             if column.name in filled
         }
         with target.idempotent(app_id, version):
-            SparkDeltaTable.forPath(target.spark, target.path).update(set=values)
+            SparkDeltaTable.forPath(target.spark, target.path).update(earlier(step.at), values)
+
+
+def _known_key(layout: Layout) -> Column:
+    """A row whose key could not be read has no place in a mirror; the quarantine has it."""
+    return reduce(Column.__and__, [F.col(name).isNotNull() for name in key_names(layout)])

@@ -1,0 +1,131 @@
+"""A child of ``pipeline``: the Spark jobs of both sides, timed in one warm JVM."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import pgtide
+from benchmarks.report import progress
+from pgtide.config import Config, load
+from pgtide.pipeline.running import PipelineRun
+
+# The key, and the columns by place and type, as somebody would write them down.
+TABLES = {
+    "pgbench_accounts": (1, ["int", "int", "int", "string"]),
+    "pgbench_tellers": (1, ["int", "int", "int", "string"]),
+    "pgbench_branches": (1, ["int", "int", "string"]),
+    "pgbench_history": (0, ["int", "int", "int", "int", "timestamp_ntz", "string"]),
+}
+WARM_RUNS = 2
+
+
+def main(warm: str, loaded: str, changes: str, runs: str) -> None:
+    spark = pgtide.session()
+    jobs = {"decode": decode, "limit": by_hand, "pgtide": mirror}
+    figures: dict[str, Any] = {name: [] for name in jobs}
+    for _ in range(WARM_RUNS):
+        for job in jobs.values():
+            job(spark, load(Path(warm), {}), None)
+    before = _cpu_seconds()
+    for run in range(int(runs)):
+        for name, job in jobs.items():
+            began = time.perf_counter()
+            job(spark, load(Path(loaded), {}), int(changes))
+            figures[name].append(time.perf_counter() - began - CHECKING.pop())
+        line = "  ".join(f"{name} {times[-1]:.2f} s" for name, times in figures.items())
+        progress(f"run {run + 1}  {line}")
+    figures["cpu_s"] = (_cpu_seconds() - before) / int(runs)
+    figures["peak_rss_mb"] = _peak_mb()
+    print(json.dumps(figures))
+
+
+CHECKING = [0.0]  # seconds that checking the result took, which no side has to answer for
+
+
+def decode(spark: SparkSession, config: Config, changes: int | None) -> None:
+    """Every change of every table, typed, into nothing."""
+    CHECKING.append(0.0)
+    for table in TABLES:
+        frame = pgtide.changes(spark, config.log.path, f"public.{table}")
+        frame.write.format("noop").mode("overwrite").save()
+
+
+def by_hand(spark: SparkSession, config: Config, changes: int | None) -> None:
+    """The limit: what somebody would write for just these tables."""
+    lake = Path(config.log.path).with_name("by_hand")
+    for table, (keys, types) in TABLES.items():
+        log = spark.read.format("delta").load(f"{config.log.path}/changes")
+        rows = log.filter((F.col("table") == table) & F.col("op").isin("insert", "update"))
+        values = [
+            F.get("after", F.lit(i)).cast(kind).alias(f"c{i}") for i, kind in enumerate(types)
+        ]
+        typed = rows.select("lsn", "seq", *values)
+        if keys:
+            rest = F.struct(*[name for name in typed.columns if name != "c0"])
+            newest = F.max_by(rest, F.struct("lsn", "seq")).alias("newest")
+            typed = typed.groupBy("c0").agg(newest).select("c0", "newest.*")
+        typed.write.format("delta").save(str(lake / table))
+    _check(spark, {table: str(lake / table) for table in TABLES}, changes)
+    shutil.rmtree(lake)
+
+
+def mirror(spark: SparkSession, config: Config, changes: int | None) -> None:
+    """pgtide's mirrors of the same tables."""
+    lake = Path(config.log.path).with_name("lake")
+    pipelines = {"lake": {"sink": {"type": "delta", "path": str(lake)}}}
+    settings = config.model_dump() | {"pipelines": pipelines}
+    settings["source"]["url"] = config.source.url
+    PipelineRun(spark, Config.model_validate(settings), "lake").run(until_current=True)
+    _check(spark, {table: str(lake / "public" / table) for table in TABLES}, changes)
+    shutil.rmtree(lake)
+    shutil.rmtree(f"{config.log.path}/pipelines")
+
+
+def _check(spark: SparkSession, paths: dict[str, str], changes: int | None) -> None:
+    """All rows are there: a side that is fast because it does less must not count."""
+    began = time.perf_counter()
+    counts = {table: _count(spark.read.format("delta").load(path)) for table, path in paths.items()}
+    if changes is not None and counts["pgbench_history"] != changes // 4:
+        raise SystemExit(f"{counts['pgbench_history']} rows of pgbench_history, not {changes // 4}")
+    CHECKING.append(time.perf_counter() - began)
+
+
+def _count(frame: DataFrame) -> int:
+    return frame.count()
+
+
+def _processes() -> list[Path]:
+    """This process and its JVM."""
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    return [Path("/proc/self"), *(Path(f"/proc/{child}") for child in children)]
+
+
+def _cpu_seconds() -> float:
+    ticks = 0
+    for process in _processes():
+        fields = (process / "stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _peak_mb() -> float:
+    peaks = [
+        int(line.split()[1])
+        for process in _processes()
+        for line in (process / "status").read_text().splitlines()
+        if line.startswith("VmHWM:")
+    ]
+    return sum(peaks) * 1024 / 1e6
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,75 @@
+"""Pipelines as JSON: what ``pgtide status`` and ``pgtide run --json`` say of one."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from pgtide.config import Config
+from pgtide.log.reader import Log
+from pgtide.log.snapshot import Snapshot
+from pgtide.log.storage import Storage
+from pgtide.pipeline.lag import lag_of
+from pgtide.pipeline.lease import holder_of
+from pgtide.pipeline.state import State, StateFile, pipeline_names
+
+
+def state_document(state: State | None) -> dict[str, Any]:
+    """How far a pipeline has come; all that it did is nothing before it first ran."""
+    if state is None:
+        return {"position": None, "rows": 0, "batches": 0, "last_batch": None, "parked": []}
+    batch = None
+    if state.batch_at is not None:
+        batch = {
+            "at": state.batch_at.isoformat(timespec="milliseconds"),
+            "rows": state.batch_rows,
+            "seconds": round(state.batch_seconds, 3),
+        }
+    parked = [
+        {
+            "table": name,
+            "position": str(table.position),
+            "since": table.since.isoformat(timespec="milliseconds"),
+            "message": table.message,
+            "detail": table.detail,
+            "hint": table.hint,
+        }
+        for name, table in sorted(state.parked.items())
+    ]
+    return {
+        "position": str(state.position),
+        "rows": state.rows,
+        "batches": state.batches,
+        "last_batch": batch,
+        "parked": parked,
+    }
+
+
+def pipeline_documents(config: Config, at: datetime | None) -> list[dict[str, Any]]:
+    """Every pipeline that is configured or has ever run on the log, at the source's time."""
+    storage = Storage(config.log.path, config.log.storage)
+    snapshot = Log(config.log.path, config.log.storage).snapshot()
+    names = [*config.pipelines]
+    names += [name for name in pipeline_names(storage) if name not in config.pipelines]
+    moment = at or datetime.now(UTC)
+    return [
+        {
+            "name": name,
+            "configured": name in config.pipelines,
+            **_document(storage, snapshot, name, moment),
+        }
+        for name in names
+    ]
+
+
+def _document(storage: Storage, snapshot: Snapshot, name: str, at: datetime) -> dict[str, Any]:
+    file = StateFile(storage, name)
+    state = file.load()
+    lag = lag_of(state, snapshot, at) if state is not None else None
+    return {
+        "running": holder_of(storage, name) is not None if storage.local is not None else None,
+        **state_document(state),
+        "lag_bytes": lag.bytes if lag is not None else None,
+        "lag_seconds": lag.seconds if lag is not None else None,
+        "last_error": file.error(),
+    }

@@ -1,0 +1,78 @@
+"""``pgtide replay``: build a pipeline's target from the log once more."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pgtide.cli.invocation import Invocation
+from pgtide.cli.marks import print_line
+from pgtide.cli.run import known_pipeline, spark_session
+
+if TYPE_CHECKING:
+    from pgtide.config import Config
+
+
+def command(
+    ctx: typer.Context,
+    pipeline: Annotated[str, typer.Option("--pipeline", "-p", metavar="NAME", help="Which one.")],
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="POSITION",
+            help="LSN: deliver again from that transaction on, and delete nothing.",
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> int:
+    """Build a pipeline's target from the log once more.
+
+    Deletes the pipeline's Delta tables and what it knows of itself, then runs it until it has
+    applied all that the log holds. Files are not deleted. With --from the target stays, and
+    changes are delivered again on top of it: for one that was restored to an earlier moment.
+    Refused while the pipeline runs, and when the log does not go back far enough. Exits with 1
+    if tables are parked at the end. JSON: {"pipeline", "deleted": [place], "position", "rows",
+    "batches", "last_batch", "parked"}.
+
+    \b
+    Examples:
+      pgtide replay --pipeline lake
+      pgtide replay --pipeline lake --from 16/B374D848 --yes
+    """
+    invocation = ctx.ensure_object(Invocation)
+    config = invocation.config
+    known_pipeline(config, pipeline)
+    from pgtide.cli.pipeline_facts import state_document
+    from pgtide.pipeline.replaying import check_replay, replay, target_tables
+    from pgtide.position import Position
+
+    position = Position.parse(start) if start is not None else None
+    check_replay(config, pipeline, position)
+    deleted = target_tables(config, pipeline) if position is None else []
+    if not yes:
+        _ask(config, pipeline, deleted)
+    spark = spark_session(config)
+    try:
+        state = replay(spark, config, pipeline, position)
+    finally:
+        spark.stop()
+    if invocation.json:
+        facts = {"pipeline": pipeline, "deleted": deleted, **state_document(state)}
+        print(json.dumps(facts))
+    else:
+        print_line("ok", f"pipeline {pipeline} is at {state.position}, {state.rows} rows")
+        for name, parked in sorted(state.parked.items()):
+            print_line("fail", f"parked {name}: {parked.message}", parked.hint)
+    return 1 if state.parked else 0
+
+
+def _ask(config: Config, pipeline: str, deleted: list[str]) -> None:
+    if deleted:
+        path = getattr(config.pipelines[pipeline].sink, "path", "")
+        typer.echo(f"These tables below {path} will be deleted and built anew:", err=True)
+        for place in deleted:
+            typer.echo(f"  {place}", err=True)
+    typer.confirm(f"Replay pipeline {pipeline}?", abort=True, err=True)

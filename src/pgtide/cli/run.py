@@ -1,0 +1,122 @@
+"""``pgtide run``: capture and pipelines in one command."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pgtide.cli.attached import command_line
+from pgtide.cli.invocation import Invocation
+from pgtide.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pgtide.config import Config
+    from pgtide.pipeline.supervisor import Supervisor
+
+
+def command(
+    ctx: typer.Context,
+    until_current: Annotated[
+        bool,
+        typer.Option(
+            "--until-current", help="Stop when everything committed before now was applied."
+        ),
+    ] = False,
+    pipeline: Annotated[
+        list[str] | None,
+        typer.Option("--pipeline", "-p", metavar="NAME", help="Only this one; repeatable."),
+    ] = None,
+) -> int:
+    """Run capture and pipelines together.
+
+    Capture is a process of its own, pipelines share one Spark session. What fails for a
+    passing reason is started again. A pipeline that fails for good stays down while the rest
+    goes on, and the exit code at the end is 1; with --until-current also if tables are parked.
+    SIGINT or SIGTERM ends it cleanly, a second one at once. JSON, at the end: {"capture":
+    {"gear", "position", "events", "commits", "lag_bytes", …}, "pipelines": {NAME: {"status":
+    "current" | "stopped" | "failed" | …, "position", "rows", "batches", "last_batch": {"at",
+    "rows", "seconds"} or null, "tables": {NAME: rows}, "parked": [{"table", "position",
+    "since", "message", "detail", "hint"}], "error"}}}.
+
+    \b
+    Examples:
+      pgtide run
+      pgtide run --until-current --pipeline lake --json
+    """
+    invocation = ctx.ensure_object(Invocation)
+    config = invocation.config
+    names = chosen(config, pipeline or [])
+    from pgtide.cli.run_progress import RunReporter, summary
+    from pgtide.pipeline.supervisor import Supervisor
+
+    started: list[SparkSession] = []
+
+    def open_session() -> SparkSession:
+        started.append(spark_session(config))
+        stop_on_signals(supervisor)  # PySpark has put its own handler there
+        return started[0]
+
+    with RunReporter(config, quiet=invocation.json) as reporter:
+        supervisor = Supervisor(
+            config,
+            names,
+            command_line(invocation, until_current=until_current),
+            open_session,
+            until_current=until_current,
+            tick=reporter,
+        )
+        stop_on_signals(supervisor)
+        try:
+            supervisor.run()
+        finally:
+            for session in started:
+                session.stop()
+    if invocation.json:
+        print(json.dumps(summary(supervisor)))
+    else:
+        reporter.conclude(supervisor)
+    return 1 if supervisor.failed or (until_current and supervisor.parked) else 0
+
+
+def chosen(config: Config, names: Sequence[str]) -> list[str]:
+    """The pipelines that were named, or all."""
+    if not config.pipelines:
+        raise ConfigError(
+            "no pipeline is configured",
+            hint="Add one below pipelines:, or run capture alone: pgtide capture",
+        )
+    for name in names:
+        known_pipeline(config, name)
+    return list(dict.fromkeys(names)) or list(config.pipelines)
+
+
+def known_pipeline(config: Config, name: str) -> None:
+    """Refuse a name that the configuration does not have."""
+    if name not in config.pipelines:
+        known = ", ".join(config.pipelines) or "none"
+        raise ConfigError(f"there is no pipeline {name}", hint=f"The configuration has: {known}.")
+
+
+def spark_session(config: Config) -> SparkSession:
+    """The Spark session that the configuration describes."""
+    from pgtide.spark.paths import object_store_settings
+    from pgtide.spark.session import session
+
+    stores = object_store_settings(config.log.storage)
+    return session(**{**stores, "spark.master": config.spark.master, **config.spark.conf})
+
+
+def stop_on_signals(supervisor: Supervisor) -> None:
+    def stop(number: int, frame: Any) -> None:
+        supervisor.stop()
+        # A second signal ends the process at once; that is safe as well, only less tidy.
+        signal.signal(number, signal.SIG_DFL)
+
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)

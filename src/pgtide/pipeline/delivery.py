@@ -1,0 +1,155 @@
+"""Delivering batches to a sink, and remembering how far that came."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from pyspark.sql import DataFrame, SparkSession
+
+from pgtide.capture.faults import fault
+from pgtide.config.model import Pipeline
+from pgtide.errors import TransientError
+from pgtide.log.reader import Log
+from pgtide.log.storage import Storage
+from pgtide.pipeline import parking
+from pgtide.pipeline.batch import Batch
+from pgtide.pipeline.census import Census, take_census
+from pgtide.pipeline.parallel import Failure
+from pgtide.pipeline.reading import LogFrames
+from pgtide.pipeline.state import Resuming, State, StateFile, now
+from pgtide.position import Position
+from pgtide.shape import Shape
+from pgtide.sinks import Mark, Sink
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Delivery:
+    """The way of one pipeline's batches into its sink; one at a time."""
+
+    spark: SparkSession
+    name: str
+    settings: Pipeline
+    storage: Storage
+    file: StateFile
+    state: State
+    sink: Sink
+    stop: threading.Event
+    on_batch: Callable[[str, State], None] | None = None
+    _shapes: dict[int, Shape] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._log = Log(self.storage.root, self.storage.options)
+        self._frames = LogFrames(self.spark, self.storage)
+
+    def _mark(self, phase: str, number: int) -> Mark:
+        return Mark(self.name, self.state.incarnation, phase, number)
+
+    def deliver(self, frame: DataFrame, phase: str, number: int) -> None:
+        """Deliver a batch; ``done`` remembers it."""
+        began = time.monotonic()
+        batch = self._batch(frame, self._mark(phase, number))
+        if batch is None:
+            return
+        batch = replace(batch, parked=frozenset(self.state.parked))
+        parking.spread(self.state, batch)
+        parking.park(self.name, self.settings, self.state, self._write(batch))
+        self._count(batch, batch.census, time.monotonic() - began)
+
+    def _batch(self, frame: DataFrame, mark: Mark) -> Batch | None:
+        """The rows with what they do, None when there are none."""
+        census = take_census(frame)
+        if census.high is None:
+            return None
+        self._know({count.shape for count in census.counts})
+        return Batch(self.spark, frame, self._shapes, census, mark, self.settings, self._log.source)
+
+    def _know(self, shapes: set[int | None]) -> None:
+        if not {shape for shape in shapes if shape is not None} <= self._shapes.keys():
+            self._shapes = self._log.shapes()
+
+    def _write(self, batch: Batch) -> list[Failure]:
+        failures = self.sink.write(batch)
+        fault("pipeline.written")
+        return failures
+
+    def _count(self, batch: Batch, census: Census, seconds: float) -> None:
+        state = self.state
+        assert census.high is not None
+        state.position = Position(census.high.lsn, census.high.seq + 1)
+        state.batches += 1
+        state.rows += census.rows
+        state.batch_at, state.batch_rows, state.batch_seconds = now(), census.rows, seconds
+        state.committed_at = census.committed_at or state.committed_at
+        self._count_tables(batch)
+
+    def _count_tables(self, batch: Batch) -> None:
+        for name, rows in batch.table_rows().items():
+            self.state.table_rows[name] = self.state.table_rows.get(name, 0) + rows
+
+    def done(self, version: int) -> None:
+        """Remember what was delivered; the log is still needed from that version on."""
+        self.file.save(self.state)
+        fault("pipeline.saved")
+        parking.register(self.storage, self.name, self.state, version)
+        if self.on_batch is not None:
+            self.on_batch(self.name, self.state)
+
+    # -- parked tables --------------------------------------------------------------
+
+    def resume(self) -> None:
+        """Take up parked tables that were asked for, or were on their way when a run ended."""
+        if self.state.resuming is not None:
+            self._catch_up()
+        requests = self.file.requests()
+        for tables in parking.wanted_groups(self.state, requests):
+            if self.stop.is_set():
+                return
+            snapshot = self._log.snapshot()
+            start = self.state.parked[tables[0]].position
+            cuts = self._frames.cuts(snapshot, start.lsn, self.settings.batch)
+            self.state.resuming = parking.plan(self.state, tables, cuts)
+            self.file.save(self.state)
+            self._catch_up()
+        for request in requests:
+            self.file.answered(request)
+
+    def _catch_up(self) -> None:
+        state, resuming = self.state, self.state.resuming
+        assert resuming is not None
+        while resuming.chunks_done < len(resuming.chunks):
+            if self.stop.is_set():
+                return
+            failures = self._deliver_missed(resuming)
+            if failures:
+                parking.park_again(self.name, state, resuming.tables, failures[0])
+                break
+            resuming.chunks_done += 1
+            self.file.save(state)
+        else:
+            for table in resuming.tables:
+                del state.parked[table]
+            logger.info("pipeline %s resumed %s", self.name, ", ".join(resuming.tables))
+        state.resuming = None
+        state.resumed += 1
+        self.done(self.file.needed_version(self.state))
+
+    def _deliver_missed(self, resuming: Resuming) -> list[Failure]:
+        self._shapes = self._log.shapes()
+        frame = parking.missed_rows(self._frames, self._log.snapshot(), self._shapes, resuming)
+        mark = self._mark(f"resume{self.state.resumed}", resuming.chunks_done)
+        batch = self._batch(frame, mark)
+        if batch is None:
+            return []
+        batch = replace(batch, only=frozenset(resuming.tables))
+        failures = self._write(batch)
+        for failure in failures:
+            if self.settings.on_error == "stop" or isinstance(failure.error, TransientError):
+                raise failure.error
+        self._count_tables(batch)
+        return failures

@@ -1,0 +1,124 @@
+"""Parked tables: set aside with their error and position, and taken up again on request.
+
+Tables that a rename ties together are parked together and come back together. What a parked
+table missed is read from the log again, so a reader of its own keeps that part of the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from pgtide.config.model import Pipeline
+from pgtide.errors import TransientError
+from pgtide.log.readers import forget_reader, update_reader
+from pgtide.log.snapshot import Snapshot
+from pgtide.log.storage import Storage
+from pgtide.pipeline.batch import Batch, at_or_after, at_or_before
+from pgtide.pipeline.parallel import Failure
+from pgtide.pipeline.reading import LogFrames
+from pgtide.pipeline.state import Parked, Request, Resuming, State, now
+from pgtide.position import Lsn, Position
+from pgtide.shape import Shape
+from pgtide.spark.layout import Layout
+
+logger = logging.getLogger(__name__)
+
+
+def reader_name(pipeline: str) -> str:
+    """The name under which a pipeline is registered as a reader of the log."""
+    return f"pipeline.{pipeline}"
+
+
+def parked_reader_name(pipeline: str) -> str:
+    """The name under which what a pipeline's parked tables need is kept."""
+    return f"{reader_name(pipeline)}.parked"
+
+
+def register(log: Storage, pipeline: str, state: State, version: int) -> None:
+    """Say what the pipeline needs of the log: for parked tables before the rest moves on."""
+    positions = [parked.position for parked in state.parked.values()]
+    if positions:
+        update_reader(log, parked_reader_name(pipeline), version, min(positions))
+    update_reader(log, reader_name(pipeline), version, state.position)
+    if not positions:
+        forget_reader(log, parked_reader_name(pipeline))
+
+
+def park(pipeline: str, settings: Pipeline, state: State, failures: Sequence[Failure]) -> None:
+    """Set failed tables aside if the pipeline may; otherwise the first failure ends it."""
+    for failure in failures:
+        if settings.on_error == "stop" or isinstance(failure.error, TransientError):
+            raise failure.error
+    for failure in failures:
+        tables = [".".join(table) for table in failure.work.tables]
+        _park(pipeline, state, tables, failure, failure.work.low)
+
+
+def park_again(pipeline: str, state: State, tables: list[str], failure: Failure) -> None:
+    """Set tables aside that failed while they were catching up."""
+    _park(pipeline, state, tables, failure, failure.work.low)
+
+
+def _park(
+    pipeline: str, state: State, tables: Iterable[str], failure: Failure, at: Position
+) -> None:
+    error = failure.error
+    parked = Parked(at, error.message, error.detail, error.hint, now())
+    state.parked.update(dict.fromkeys(tables, parked))
+    logger.error(
+        "pipeline %s parked %s at %s: %s; once that is put right: pgtide resume --pipeline %s",
+        pipeline,
+        failure.work.name,
+        at,
+        f"{error.message}: {error.detail}".rstrip(": ."),
+        pipeline,
+    )
+
+
+def spread(state: State, batch: Batch) -> None:
+    """Park tables that waiting ones were renamed to, or from: they miss the same changes."""
+    for work in batch.waiting:
+        names = [".".join(table) for table in sorted(work.tables)]
+        parked = min(
+            (state.parked[name] for name in names if name in state.parked),
+            key=lambda known: known.position,
+        )
+        state.parked.update(dict.fromkeys(names, parked))
+
+
+def wanted_groups(state: State, requests: Iterable[Request]) -> list[list[str]]:
+    """The parked tables that were asked for, with those they are tied to."""
+    asked = {request.table for request in requests}
+    groups: dict[Parked, list[str]] = {}
+    for table, parked in sorted(state.parked.items()):
+        groups.setdefault(parked, []).append(table)
+    return [tables for tables in groups.values() if None in asked or asked & {*tables}]
+
+
+def plan(state: State, tables: list[str], cuts: Iterable[Lsn]) -> Resuming:
+    """What parked tables have to catch up with; ``cuts`` bound its parts in size."""
+    start, until = state.parked[tables[0]].position, state.position
+    inner = [cut for cut in cuts if start.lsn <= cut < until.lsn]
+    return Resuming(tables, start, until, [*inner, until.lsn])
+
+
+def missed_rows(
+    frames: LogFrames, snapshot: Snapshot, shapes: dict[int, Shape], resuming: Resuming
+) -> DataFrame:
+    """The next part of what parked tables missed.
+
+    Any version will do, since rows between two positions never change.
+    """
+    number = resuming.chunks_done
+    first = Lsn(max(resuming.start.lsn - 1, 0))
+    after = resuming.chunks[number - 1] if number else first
+    frame = frames.between(snapshot.version, after, resuming.chunks[number])
+    tables = set(resuming.tables)
+    ids = [s.id for s in shapes.values() if ".".join(Layout.of(s, shapes).table) in tables]
+    theirs = F.col("shape").isin(*ids) | F.col("shape").isNull()
+    last = Position(resuming.until.lsn, resuming.until.seq - 1)
+    return frame.filter(theirs & at_or_after(resuming.start) & at_or_before(last))

@@ -1,0 +1,108 @@
+"""Replaying a pipeline: its target is built from the log once more.
+
+The state goes first, then the target, each table's Delta log before its data: whatever a
+crash leaves is a new pipeline on a target that has either the whole table or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from pyspark.sql import SparkSession
+
+from pgtide.config import TablePatterns
+from pgtide.config.model import Config, Pipeline
+from pgtide.config.sinks import DeltaSettings
+from pgtide.errors import LogGap, PipelineError
+from pgtide.log.files import delete, walk
+from pgtide.log.reader import Log
+from pgtide.log.storage import Storage
+from pgtide.pipeline.lease import Lease
+from pgtide.pipeline.running import PipelineRun
+from pgtide.pipeline.state import State, StateFile
+from pgtide.position import Position
+from pgtide.rules import compile_rules
+from pgtide.shape import Shape
+from pgtide.sinks.delta.target import directory
+
+_DELTA_LOG = "_delta_log/"
+
+
+def check_replay(config: Config, name: str, start: Position | None) -> None:
+    """Refuse while it runs, and what could only end with half a table."""
+    with Lease(Storage(config.log.path, config.log.storage), name):
+        pass
+    snapshot = Log(config.log.path, config.log.storage).snapshot()
+    needed = start.lsn if start is not None else 0
+    if needed < snapshot.complete_from:
+        raise LogGap(
+            "the log does not go back far enough",
+            detail=f"Retention has kept {snapshot.complete_from} and later"
+            + (f", {start} was asked for." if start else "; older changes are gone."),
+            hint="A target that is complete up to there, or takes events only, can go on: "
+            f"pgtide replay --pipeline {name} --from {snapshot.complete_from}",
+        )
+    sink = config.pipelines[name].sink
+    keeps_state = isinstance(sink, DeltaSettings) and sink.mode in ("mirror", "scd2")
+    if start is not None and keeps_state and not target_tables(config, name):
+        raise PipelineError(
+            "there is no target to go on with",
+            detail=f"Pipeline {name} keeps the state of tables; from {start} on alone they "
+            "would lack rows.",
+            hint=f"Build it from the beginning: pgtide replay --pipeline {name}",
+        )
+
+
+def target_tables(config: Config, name: str) -> list[str]:
+    """The places of a pipeline's own tables that exist, below its path."""
+    pipeline = config.pipelines[name]
+    if not isinstance(pipeline.sink, DeltaSettings):
+        return []
+    shapes = Log(config.log.path, config.log.storage).shapes().values()
+    lake = Storage(pipeline.sink.path, pipeline.sink.storage)
+    places = _places(pipeline, shapes)
+    return [place for place in places if any(True for _ in walk(lake, f"{place}/{_DELTA_LOG}"))]
+
+
+def _places(pipeline: Pipeline, shapes: Iterable[Shape]) -> list[str]:
+    patterns = TablePatterns(pipeline.tables)
+    names = {
+        (shape.root_schema, shape.root_table) if shape.root_oid else (shape.schema, shape.table)
+        for shape in shapes
+    }
+    targets = {
+        compile_rules(pipeline.rules, pipeline.routes, *name).target
+        for name in names
+        if patterns.matches(*name)
+    }
+    return sorted("/".join(directory(part) for part in target) for target in targets)
+
+
+def replay(
+    spark: SparkSession,
+    config: Config,
+    name: str,
+    start: Position | None = None,
+    *,
+    on_batch: Callable[[str, State], None] | None = None,
+) -> State:
+    """Build the target anew until it is current; from ``start`` on, on top of what it has."""
+    storage = Storage(config.log.path, config.log.storage)
+    check_replay(config, name, start)
+    with Lease(storage, name) as lease:
+        StateFile(storage, name).drop()
+        if start is None:
+            _clear(config, name)
+        run = PipelineRun(spark, config, name, start=start, lease=lease, on_batch=on_batch)
+        return run.run(until_current=True)
+
+
+def _clear(config: Config, name: str) -> None:
+    sink = config.pipelines[name].sink
+    if not isinstance(sink, DeltaSettings):
+        return
+    for place in target_tables(config, name):
+        table = Storage(sink.path, sink.storage).child(place)
+        entries = [entry.path for entry in walk(table, "")]
+        for path in sorted(entries, key=lambda path: not path.startswith(_DELTA_LOG)):
+            delete(table, path)

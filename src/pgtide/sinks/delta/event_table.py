@@ -1,0 +1,82 @@
+"""Tables that events are appended to, each event once: ``history`` and ``pivot``.
+
+To them a TRUNCATE is an event like any other. So what the steps of a batch keep apart for
+its sake is written together.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from dataclasses import replace
+
+from pyspark.sql import DataFrame, SparkSession
+
+from pgtide.config.sinks import DeltaSettings
+from pgtide.pipeline.batch import Batch
+from pgtide.pipeline.steps import Reshaped, Rows, Step, TableWork, Truncated
+from pgtide.shape import Shape
+from pgtide.sinks.delta.columns import TargetColumn
+from pgtide.sinks.delta.lake_table import LakeTable
+from pgtide.sinks.delta.reached import writes
+from pgtide.spark.compaction import Traits
+from pgtide.spark.layout import Layout
+
+
+class EventTable(LakeTable):
+    """A table with one row or more per event."""
+
+    def __init__(
+        self, spark: SparkSession, batch: Batch, work: TableWork, settings: DeltaSettings
+    ) -> None:
+        super().__init__(spark, batch, work, settings)
+        self._work = replace(work, steps=tuple(self._joined(work.steps)))
+
+    @abstractmethod
+    def _columns(self, step: Rows | Reshaped) -> list[TargetColumn]:
+        """The columns of the table."""
+
+    @abstractmethod
+    def _frame(self, step: Rows, events: DataFrame) -> DataFrame:
+        """The rows for these events, with the table's columns."""
+
+    def _rows(self, step: Rows, number: int) -> None:
+        target = self._ready(step, self._columns(step))
+        if target is None:
+            return
+        for portion, events in writes(self._batch, target, step, self._work.steps[number + 1 :]):
+            portion.append(target, self._frame(portion.step, events))
+
+    def _truncated(self, step: Truncated, number: int) -> None:
+        raise AssertionError("a TRUNCATE is among the rows")
+
+    def _reshaped(self, step: Reshaped, number: int) -> None:
+        self._ready(step, self._columns(step))
+
+    def _joined(self, steps: Iterable[Step]) -> list[Step]:
+        joined: list[Step] = []
+        for step in steps:
+            now = self._as_rows(step) if isinstance(step, Truncated) else step
+            last = joined[-1] if joined else None
+            if isinstance(now, Rows) and isinstance(last, Rows) and last.layout == now.layout:
+                joined[-1] = _both(last, now)
+            else:
+                joined.append(now)
+        return joined
+
+    def _as_rows(self, step: Truncated) -> Rows:
+        shape = self._truncated_shape(step)
+        layout = Layout.of(shape, self._batch.shapes)
+        return Rows(step.table, layout, (shape,), step.at, step.at, 1, Traits(old_rows=False))
+
+
+def _both(one: Rows, other: Rows) -> Rows:
+    shapes: dict[int, Shape] = {shape.id: shape for shape in (*one.shapes, *other.shapes)}
+    traits = one.traits.joined(other.traits)
+    return replace(
+        one,
+        shapes=tuple(shapes.values()),
+        high=other.high,
+        count=one.count + other.count,
+        traits=traits,
+    )

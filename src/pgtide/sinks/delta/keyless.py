@@ -1,0 +1,110 @@
+"""Mirrors of tables without a key: rows are told apart by all of their values.
+
+Inserts are appended. Where the source sends whole old rows (REPLICA IDENTITY FULL), an update
+or delete takes away one of the equal rows: how often each row is there afterwards follows from
+how often it was there and what the events add and take. One MERGE removes what there was of
+such rows and writes what there is to be.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from delta.tables import DeltaTable as SparkDeltaTable
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from pgtide.errors import PipelineError
+from pgtide.pipeline.steps import Rows
+from pgtide.sinks.delta.columns import quoted
+from pgtide.sinks.delta.mirror import GONE, OWN, MirrorPlan
+from pgtide.sinks.delta.reached import Portion
+from pgtide.sinks.delta.target import Target
+from pgtide.spark.compaction import EVENT, from_old_row
+
+COUNT = "_pgtide_count"  # how many of these rows are added, or taken if negative
+
+
+def write_keyless(target: Target, plan: MirrorPlan, portion: Portion, events: DataFrame) -> None:
+    """Bring one portion into a mirror whose table has no key."""
+    step = portion.step
+    if not step.traits.removes:
+        portion.append(target, _columns(plan, _net(plan, step, events)))
+        return
+    if plan.layout.shape.replica_identity != "f":
+        raise PipelineError(
+            "a table without a key cannot be mirrored",
+            detail=f"{'.'.join(step.table)} has no key, and the source does not send old rows.",
+            hint=f"ALTER TABLE {'.'.join(step.table)} REPLICA IDENTITY FULL, or use mode: history.",
+        )
+    _merge(target, plan, portion, _net(plan, step, events))
+
+
+def _net(plan: MirrorPlan, step: Rows, events: DataFrame) -> DataFrame:
+    """Each distinct row that the events touch, with how many of it they add."""
+    events = from_old_row(events.filter("op != 'truncate'"), plan.layout, step.traits.unsent)
+    if not step.traits.removes:
+        counted = events.withColumn(COUNT, F.lit(1))
+    else:
+        halves = F.array(
+            F.struct(F.col("after").alias("row"), F.lit(1).alias("n")),
+            F.struct(F.col("before").alias("row"), F.lit(-1).alias("n")),
+        )
+        newest = F.max(F.struct("lsn", "seq", "xid", "committed_at", "shape")).alias("newest")
+        counted = (
+            events.withColumn("half", F.explode(halves))
+            .filter("half.row IS NOT NULL")
+            .groupBy(F.col("half.row").alias("after"))
+            .agg(F.sum("half.n").alias(COUNT), newest)
+            .filter(F.col(COUNT) != 0)
+            .select("after", COUNT, "newest.*")
+            .withColumns({"op": F.lit("insert"), "before": F.lit(None).cast("array<string>")})
+            .withColumn("unchanged", F.lit(None).cast("array<int>"))
+        )
+    keep = plan.rules.keep(plan.reader.after(), F.col("op"))
+    kept = counted if keep is None else counted.filter(F.coalesce(keep, F.lit(False)))
+    return kept.select(*EVENT, COUNT)
+
+
+def _columns(plan: MirrorPlan, rows: DataFrame) -> DataFrame:
+    return plan.project(rows).select(*[quoted(column.name) for column in plan.columns()])
+
+
+def _merge(target: Target, plan: MirrorPlan, portion: Portion, net: DataFrame) -> None:
+    names = [column.name for column in plan.columns()]
+    data = [name for name in names if name not in OWN]
+    rows = plan.project(net, COUNT).select(*map(quoted, names), COUNT)
+    taken = rows.filter(F.col(COUNT) < 0)
+    there = target.frame().groupBy(*map(quoted, data)).agg(F.count("*").alias("there"))
+    left = (
+        taken.alias("s")
+        .join(there.alias("t"), _equal("s", "t", data))
+        .select(
+            *[F.col(f"s.{quoted(name)}") for name in names],
+            (F.col("there") + F.col(COUNT)).alias(COUNT),
+        )
+    )
+    removed = taken.select(*map(quoted, names), F.lit(True).alias(GONE))
+    wanted = rows.filter(F.col(COUNT) > 0).union(left.filter(F.col(COUNT) > 0))
+    written = wanted.withColumn(COUNT, F.explode(F.sequence(F.lit(1), F.col(COUNT).cast("int"))))
+    source = removed.union(written.select(*map(quoted, names), F.lit(False).alias(GONE)))
+    with target.idempotent(portion.app_id, portion.version):
+        (
+            SparkDeltaTable.forPath(target.spark, target.path)
+            .alias("t")
+            .merge(source.alias("s"), F.col(f"s.{GONE}") & _equal("s", "t", data))
+            .whenMatchedDelete()
+            .whenNotMatchedInsert(
+                f"NOT s.{GONE}", values={quoted(name): f"s.{quoted(name)}" for name in names}
+            )
+            .execute()
+        )
+
+
+def _equal(one: str, other: str, names: list[str]) -> Column:
+    """Whether two rows have the same values, NULL being one."""
+    pairs = [
+        F.col(f"{one}.{quoted(name)}").eqNullSafe(F.col(f"{other}.{quoted(name)}"))
+        for name in names
+    ]
+    return reduce(Column.__and__, pairs)

@@ -1,0 +1,83 @@
+"""How far a table has come: a position that is committed together with its rows.
+
+Delta keeps a number per application id. Here it is an LSN: the table has everything that was
+committed up to it. Being no number of a batch, it holds whatever became of the checkpoint.
+
+A write may end inside a transaction, where DDL stands in its middle or where it is larger
+than a batch. Then the rows of that transaction are a write of their own, under an id of that
+transaction, and the number is the ``seq`` up to which it is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark.sql import DataFrame
+
+from pgtide.pipeline.batch import Batch
+from pgtide.pipeline.steps import Rows, Step, position_of
+from pgtide.position import Lsn, Position
+from pgtide.sinks.delta.target import Target
+
+REACHED = "pgtide/reached"
+_END = (1 << 63) - 1  # behind every seq
+
+
+@dataclass(frozen=True)
+class Portion:
+    """Rows that are written at once, and the id that says that they are there."""
+
+    step: Rows
+    app_id: str
+    version: int
+    partial: bool  # the rest of a transaction is to follow
+
+    def append(self, target: Target, rows: DataFrame) -> None:
+        """Write rows of the table."""
+        writer = rows.write.format("delta").mode("append").option("txnAppId", self.app_id)
+        writer.option("txnVersion", self.version).save(target.path)
+
+
+def writes(
+    batch: Batch, target: Target, step: Rows, later: Sequence[Step]
+) -> Iterator[tuple[Portion, DataFrame]]:
+    """What is left to write of a step, with its events; ``later`` steps follow it."""
+    for portion in pending(target, step, cut=is_cut(batch, step, later)):
+        events = batch.rows(portion.step)
+        # An id for each such transaction remains in the table: not without need.
+        if not portion.partial or not events.isEmpty():
+            yield portion, events
+
+
+def pending(target: Target, step: Rows, *, cut: bool) -> Iterator[Portion]:
+    """What is left to write of a step; ``cut``: it ends inside a transaction, or may do so."""
+    for portion in _portions(step) if cut else [_upto(step)]:
+        reached = target.transaction(REACHED)
+        rows = portion.step
+        if rows.high.lsn <= reached or target.written(portion.app_id, portion.version):
+            continue
+        low = max(rows.low, Position(Lsn(reached + 1)))
+        yield replace(portion, step=replace(rows, low=low))
+
+
+def is_cut(batch: Batch, step: Rows, later: Sequence[Step]) -> bool:
+    """Whether more of the step's last transaction may come."""
+    end = step.high.lsn
+    if not batch.census.whole and batch.census.high is not None and batch.census.high.lsn == end:
+        return True
+    return any(position_of(other).lsn <= end for other in later)
+
+
+def _portions(step: Rows) -> list[Portion]:
+    end, portions = step.high.lsn, []
+    if step.low.lsn < end:
+        portions.append(_upto(replace(step, high=Position(Lsn(end - 1), _END))))
+    if step.high.seq >= 0:
+        rows = replace(step, low=max(step.low, Position(end)))
+        portions.append(Portion(rows, f"{REACHED}/{end}", step.high.seq, partial=True))
+    return portions
+
+
+def _upto(step: Rows) -> Portion:
+    return Portion(step, REACHED, int(step.high.lsn), partial=False)

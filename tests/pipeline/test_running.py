@@ -1,0 +1,163 @@
+"""Running a pipeline: parked tables and their return, replay, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pgtide.config import Config
+from pgtide.errors import LogGap, PipelineError, Unrepresentable
+from pgtide.log.readers import list_readers
+from pgtide.log.retention import retain
+from pgtide.log.storage import Storage
+from pgtide.log.table import open_table
+from pgtide.pipeline.lease import Lease, holder_of
+from pgtide.pipeline.replaying import replay, target_tables
+from pgtide.pipeline.running import PipelineRun
+from pgtide.pipeline.state import Parked, Resuming, State, StateFile, now, pipeline_names
+from pgtide.position import Lsn, Position
+from tests.fixtures.capture import Captured
+
+
+def configure(captured: Captured, **pipeline: Any) -> Config:
+    lake = str(captured.directory / "lake")
+    settings = {"sink": {"type": "delta", "path": lake}, **pipeline}
+    return Config.model_validate({**captured.settings, "pipelines": {"lake": settings}})
+
+
+def run(spark: SparkSession, config: Config) -> State:
+    return PipelineRun(spark, config, "lake").run(until_current=True)
+
+
+def mirror(captured: Captured, table: str) -> list[tuple[Any, ...]]:
+    spark = SparkSession.active()
+    frame = spark.read.format("delta").load(str(captured.directory / "lake" / "public" / table))
+    names = [name for name in frame.columns if not name.startswith("_pgtide_")]
+    return sorted(tuple(row) for row in frame.select(*names).collect())
+
+
+def source(captured: Captured, table: str) -> list[tuple[Any, ...]]:
+    return sorted(captured.execute(f"SELECT * FROM {table}"))
+
+
+def storage(config: Config) -> Storage:
+    return Storage(config.log.path, config.log.storage)
+
+
+def test_a_parked_table_waits_and_comes_back(spark: SparkSession, captured: Captured) -> None:
+    captured.run("CREATE TABLE good (id int PRIMARY KEY, day date);\nCREATE TABLE bad (LIKE good);")
+    captured.run("ALTER TABLE bad ADD PRIMARY KEY (id)")
+    captured.run("INSERT INTO good VALUES (1, '2024-01-01');\nINSERT INTO bad TABLE good;")
+    captured.capture()
+    config = configure(captured, on_error="park")
+    run(spark, config)
+    file = StateFile(storage(config), "lake")
+
+    captured.run("INSERT INTO bad VALUES (2, 'infinity');\nINSERT INTO good VALUES (2, NULL);")
+    captured.run("ALTER TABLE bad RENAME TO worse;")
+    captured.capture()
+    parked = run(spark, config).parked
+    assert set(parked) == {"public.bad", "public.worse"}
+    assert "infinity" not in str(parked)
+    assert mirror(captured, "good") == source(captured, "good")
+    assert len(mirror(captured, "bad")) == 1, "nothing of the batch that failed"
+    kept = {reader.name: reader.position for reader in list_readers(storage(config))}
+    assert kept["pipeline.lake.parked"] == parked["public.bad"].position < kept["pipeline.lake"]
+
+    # Rows of the new name wait as well; what was asked for fails again, and waits again.
+    captured.run("UPDATE worse SET day = '2024-02-02' WHERE id = 2;\nDELETE FROM good;")
+    captured.capture()
+    file.ask_resume("public.bad")
+    state = run(spark, config)
+    assert not file.requests()
+    assert set(state.parked) == {"public.bad", "public.worse"}
+    assert state.resumed == 1
+    assert state.parked["public.bad"].since > parked["public.bad"].since
+    assert mirror(captured, "good") == []
+
+    # By now the log knows the value that took its place.
+    file.ask_resume(None)
+    state = run(spark, config)
+    assert not state.parked
+    assert mirror(captured, "worse") == source(captured, "worse")
+    assert [reader.name for reader in list_readers(storage(config))] == ["pipeline.lake"]
+    captured.run("INSERT INTO worse VALUES (3, '2024-03-03');\n")
+    captured.capture()
+    run(spark, config)
+    assert mirror(captured, "worse") == source(captured, "worse")
+
+
+def test_replay_and_what_retention_took(spark: SparkSession, captured: Captured) -> None:
+    captured.run("CREATE TABLE t (id int PRIMARY KEY, note text);\nCREATE TABLE u (id int);")
+    captured.run("INSERT INTO t SELECT n, 'old' FROM generate_series(1, 20) n;\n")
+    captured.capture()
+    config = configure(captured, tables=["public.t"])
+    before = run(spark, config)
+    captured.run("UPDATE t SET note = 'new' WHERE id < 5;\nDELETE FROM t WHERE id > 15;")
+    captured.capture()
+    foreign = captured.directory / "lake" / "public" / "u" / "keep"
+    foreign.parent.mkdir()
+    foreign.write_text("someone else's")
+    assert target_tables(config, "lake") == ["public/t"]
+    spark.sql(f"DELETE FROM delta.`{captured.directory}/lake/public/t`")
+    state = replay(spark, config, "lake")
+    assert state.incarnation != before.incarnation
+    assert mirror(captured, "t") == source(captured, "t")
+    assert foreign.exists()
+
+    # All of it was delivered, so retention may take it; only what comes is left to begin with.
+    changes = storage(config).child("changes")
+    assert retain(changes, open_table(changes), [], 0.0, now=time.time() + 3 * 86_400)
+    captured.run("INSERT INTO t VALUES (100, 'later');\n")
+    captured.capture()
+    assert run(spark, config).position > state.position
+    with pytest.raises(LogGap) as raised:
+        replay(spark, config, "lake")
+    kept = captured.log.snapshot().complete_from
+    assert f"--from {kept}" in raised.value.hint
+    assert mirror(captured, "t") == source(captured, "t"), "nothing was deleted"
+    replay(spark, config, "lake", Position(kept))
+    assert mirror(captured, "t") == source(captured, "t")
+
+    other = configure(captured, sink={"type": "delta", "path": str(captured.directory / "pond")})
+    with pytest.raises(PipelineError, match="no target to go on with"):
+        replay(spark, other, "lake", Position(kept))
+    StateFile(storage(config), "lake").drop()
+    with pytest.raises(LogGap):
+        run(spark, other)
+
+
+def test_a_pipeline_runs_once_at_a_time(captured: Captured) -> None:
+    log = storage(captured.config)
+    assert holder_of(log, "lake") is None
+    with Lease(log, "lake"):
+        assert holder_of(log, "lake") == f"process {os.getpid()} on {socket.gethostname()}"
+        assert holder_of(log, "pond") is None
+        with pytest.raises(PipelineError, match="running already") as raised, Lease(log, "lake"):
+            pass
+        assert str(os.getpid()) in raised.value.detail
+    with Lease(log, "lake"):
+        pass
+
+
+def test_state_is_what_was_saved(captured: Captured) -> None:
+    file = StateFile(storage(captured.config), "lake")
+    assert (file.load(), file.error(), file.requests()) == (None, None, [])
+    at = Position(Lsn(7), 3)
+    state = State.new(5, at, [Lsn(9), Lsn(12)])
+    state.parked["public.t"] = Parked(at, "message", "detail", "hint", now())
+    state.resuming = Resuming(["public.t"], at, Position(Lsn(12)), [Lsn(12)], 1)
+    state.batch_at = now()
+    file.save(state)
+    assert file.load() == state
+    file.note_error(Unrepresentable("fact", hint="act"))
+    file.ask_resume("public.t")
+    assert pipeline_names(storage(captured.config)) == ["lake"]
+    assert [request.table for request in file.requests()] == ["public.t"]
+    file.drop()
+    assert (file.load(), file.error(), file.requests()) == (None, None, [])

@@ -1,0 +1,73 @@
+"""Standard output gets every event, one per line, in the order of the log."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pgtide.config import Config
+from pgtide.pipeline.running import PipelineRun
+from tests.fixtures.capture import Captured
+
+
+def pipeline(spark: SparkSession, captured: Captured, **settings: Any) -> PipelineRun:
+    config = Config.model_validate({**captured.settings, "pipelines": {"out": settings}})
+    return PipelineRun(spark, config, "out")
+
+
+def test_order_across_tables(
+    spark: SparkSession,
+    captured: Captured,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    captured.run(
+        """CREATE TABLE a (id int PRIMARY KEY, name text);
+CREATE TABLE b (id int PRIMARY KEY);
+INSERT INTO a SELECT n, 'ä' || n FROM generate_series(1, 100) n;
+INSERT INTO b SELECT n FROM generate_series(1, 100) n;
+DELETE FROM a WHERE id = 1;
+SELECT pg_logical_emit_message(true, 'app', 'hello');
+"""
+    )
+    captured.capture()
+    monkeypatch.setattr("pgtide.sinks.chunks.PARTITION_ROWS", 50)  # several, as in a large batch
+    rules = [{"table": "public.a", "transform": {"column": "name", "sql": "upper(name)"}}]
+    sink = {"type": "stdout", "envelope": "debezium"}
+    pipeline(spark, captured, sink=sink, rules=rules).run(until_current=True)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    seen = [(line["source"]["lsn"], line["source"]["table"], line["op"]) for line in lines]
+    ops = {"insert": "c", "delete": "d"}
+    assert seen == [
+        (int(event.position.lsn), event.table or "", ops.get(event.op, "m"))
+        for event in captured.events()
+    ]
+    names = [
+        line["after"]["name"]
+        for line in lines
+        if line["op"] == "c" and line["source"]["table"] == "a"
+    ]
+    assert names == [f"Ä{n}" for n in range(1, 101)]
+
+    captured.run("INSERT INTO b VALUES (1000);\n")
+    captured.capture()
+    pipeline(spark, captured, sink=sink, rules=rules).run(until_current=True)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["after"] == {"id": 1000}
+
+
+def test_reader_leaves(
+    spark: SparkSession, captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured.run("CREATE TABLE a (id int PRIMARY KEY);\nINSERT INTO a VALUES (1);\n")
+    captured.capture()
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as unread:
+        monkeypatch.setattr("sys.stdout", unread)
+        state = pipeline(spark, captured, sink={"type": "stdout"}).run(until_current=True)
+    assert state.batches == 0, "what nobody read is not done"
