@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 import pgtide
 from benchmarks.report import progress
 from pgtide.config import Config, load
+from pgtide.config.model import Pipeline
 from pgtide.pipeline.running import PipelineRun
 
 # The key, and the columns by place and type, as somebody would write them down.
@@ -81,10 +82,9 @@ def by_hand(spark: SparkSession, config: Config, changes: int | None) -> None:
 def mirror(spark: SparkSession, config: Config, changes: int | None) -> None:
     """pgtide's mirrors of the same tables."""
     lake = Path(config.log.path).with_name("lake")
-    pipelines = {"lake": {"sink": {"type": "delta", "path": str(lake)}}}
-    settings = config.model_dump() | {"pipelines": pipelines}
-    settings["source"]["url"] = config.source.url
-    PipelineRun(spark, Config.model_validate(settings), "lake").run(until_current=True)
+    wanted = Pipeline.model_validate({"sink": {"type": "delta", "path": str(lake)}})
+    config = config.model_copy(update={"pipelines": {"lake": wanted}})
+    PipelineRun(spark, config, "lake").run(until_current=True)
     _check(spark, {table: str(lake / "public" / table) for table in TABLES}, changes)
     shutil.rmtree(lake)
     shutil.rmtree(f"{config.log.path}/pipelines")

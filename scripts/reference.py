@@ -42,10 +42,14 @@ source:
 log:
   path: ./tide/log
   retention: 7d
+pipelines:
+  lake:
+    sink: {type: delta, path: ./tide/lake, mode: mirror}
+    tables: ["public.*"]
 ```
 
-`source.snapshot` and the sections `spark` and `pipelines` are checked, but nothing uses them
-yet: rows from before `pgtide init` are not in the log, and there are no pipelines."""
+`source.snapshot` is checked, but nothing uses it yet: rows from before `pgtide init` are not in
+the log."""
 
 
 def command_line() -> str:

@@ -25,7 +25,10 @@ PUBLIC = [
     "Position",
     "Shape",
     "__version__",
+    "changes",
     "errors",
+    "latest",
+    "register",
     "session",
 ]
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pgtide.shape import Column, Shape
     from pgtide.spark.changes import changes, latest
     from pgtide.spark.session import session
+    from pgtide.spark.source_format import register
 
 __all__ = [
     "UNCHANGED",
@@ -34,6 +35,7 @@ __all__ = [
     "changes",
     "errors",
     "latest",
+    "register",
     "session",
 ]
 
@@ -48,6 +50,7 @@ _HOMES = {
     "Shape": "pgtide.shape",
     "changes": "pgtide.spark.changes",
     "latest": "pgtide.spark.changes",
+    "register": "pgtide.spark.source_format",
     "session": "pgtide.spark.session",
 }
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
@@ -29,7 +30,7 @@ SPARK = {
         "spark.databricks.delta.snapshotPartitions": 1,
     },
 }
-START_S = 90.0  # a process with Spark in it, on a busy machine
+START_S = 180.0  # a process with Spark in it, on a busy machine
 
 
 class Running:
@@ -68,7 +69,7 @@ class Running:
         if not DeltaTable.is_deltatable(str(place)):
             return []
         query = QueryBuilder().register("t", DeltaTable(str(place))).execute("SELECT * FROM t")
-        found = query.read_all().to_pylist()
+        found = pa.table(query.read_all()).to_pylist()
         return sorted(
             tuple(value for name, value in row.items() if not name.startswith("_pgtide_"))
             for row in found

@@ -71,4 +71,3 @@ INSERT INTO bag VALUES (4, 'd'), (4, 'd');
     )
     run_pipeline(spark, captured)
     check_equal(spark, captured, "t", "big", "bag")
-

@@ -73,26 +73,33 @@ def test_until_current_tries_again_and_leaves_the_broken_behind(
     assert (error["type"], error["transient"]) == ("Unrepresentable", False)
 
 
-def test_a_capture_that_dies_is_started_again(spark: SparkSession, captured: Captured) -> None:
+def test_a_dead_capture_is_started_again_and_a_parked_table_taken_up(
+    spark: SparkSession, captured: Captured
+) -> None:
     captured.run("CREATE TABLE t (id int PRIMARY KEY);\nINSERT INTO t VALUES (1);")
-    supervisor = supervise(spark, captured, lake={"interval": "50ms"})
+    captured.run("CREATE TABLE bad (id int PRIMARY KEY, day date);")
+    captured.run("INSERT INTO bad VALUES (1, 'infinity');")
+    supervisor = supervise(spark, captured, lake={"interval": "50ms", "on_error": "park"})
+    lake = supervisor.members["lake"]
     thread = threading.Thread(target=supervisor.run)
     thread.start()
     try:
-        lake = supervisor.members["lake"]
-        wait_until(lambda: lake.state and lake.state.rows, "the first row", 60)
+        wait_until(lambda: lake.state and lake.state.parked, "a parked table", 90)
         first = supervisor.capture.pid
         assert first is not None
         os.kill(first, signal.SIGKILL)
-        captured.execute("INSERT INTO t VALUES (2)")
-        wait_until(lambda: lake.state and lake.state.table_rows.get("public.t") == 2, "more", 60)
+        captured.run("UPDATE bad SET day = NULL;\nINSERT INTO t VALUES (2);")
+        wait_until(lambda: lake.state and lake.state.table_rows.get("public.t") == 2, "more", 90)
         assert supervisor.capture.pid not in (first, None)
+        StateFile(Storage(captured.config.log.path), "lake").ask_resume(None)
+        wait_until(lambda: lake.state and not lake.state.parked, "its return", 90)
     finally:
         supervisor.stop()
         thread.join(60)
     assert not thread.is_alive()
     assert lake.status == "stopped"
     assert mirror(spark, captured, "lake/public/t") == [1, 2]
+    assert mirror(spark, captured, "lake/public/bad") == [1]
 
 
 def test_a_capture_that_cannot_go_on_ends_everything(

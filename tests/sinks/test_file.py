@@ -138,12 +138,12 @@ def test_csv_and_parquet_with_rules(spark: SparkSession, captured: Captured) -> 
         ("insert", "3", "", ""),
         ("update", "1", "a****f", "9.00"),
         ("delete", "3", "", ""),
-        ("insert", "4", 'a***"c'.replace('"', "*"), "4.00"),
+        ("insert", "4", "a***c", "4.00"),
     ]
     assert changes[-1]["extra"] == "44"
     assert {(r["schema"], r["table"]) for r in changes} == {("shop", "goods")}
     assert all("kind" not in row for row in changes)
-    assert ',3,"",,' in texts[1].splitlines()[2], "the empty text is not NULL"
+    assert any(',3,"",,' in text for text in texts), "the empty text is not NULL"
     assert not (path / "_messages").exists()
 
     shutil.rmtree(path)
@@ -162,6 +162,19 @@ def test_csv_and_parquet_with_rules(spark: SparkSession, captured: Captured) -> 
     ]
     assert typed[-1]["after"]["extra"] == 44
     assert [json.loads(r["payload"])["tag"] for t in tables for r in t.to_pylist() if r["payload"]]
+
+    shutil.rmtree(path)
+    forget(captured)
+    sink = {"format": "csv", "envelope": "pivot"}
+    path = deliver(spark, captured, sink, tables=["public.t"], **RULES)
+    texts = [file.read_text() for file in files(path / "shop" / "goods", "csv")]
+    rows = [row for text in texts for row in csv.DictReader(text.splitlines())]
+    assert len(texts[0].splitlines()[0].split(",")) == 9, "one key column, and eight"
+    updated = [row for row in rows if row["crud_type"] == "u"]
+    assert [(r["id"], r["change_field"], r["old_value"], r["new_value"]) for r in updated] == [
+        ("1", "cost", "1.50", "9.00")
+    ]
+    assert all(row["datetime_inserted"].endswith("+00:00") for row in rows)
 
 
 def _goods(id_: int, secret: str, cost: str | None, at: datetime | None) -> dict[str, Any]:

@@ -119,8 +119,8 @@ UPDATE t SET secret = 'quiet';
 """
     )
     rules = [
-        {"table": "public.t", "transform": {"column": "secret", "mask": "*"}},
-        {"table": "public.t", "filter": {"column": "kind", "eq": "a"}},
+        {"table": "public.t", "transform": {"column": "secret", "mask": {}}},
+        {"table": "public.t", "filter": {"column": "kind", "operator": "eq", "value": "a"}},
     ]
     deliver(spark, captured, "history", rules=rules)
     assert rows(table(spark, captured, "history", "t"), *OP, "id", "secret") == [

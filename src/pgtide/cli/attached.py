@@ -7,6 +7,7 @@ with it: nobody holds the slot for a parent that was killed.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import threading
@@ -51,7 +52,8 @@ def main(config: str, log_level: str, until_current: str) -> int:
 
 
 def _until_left_alone(stop: Any) -> None:
-    sys.stdin.buffer.read()
+    # Not through sys.stdin, whose lock a thread in the middle of reading would keep at exit.
+    os.read(0, 1)
     stop()
 
 

@@ -9,7 +9,7 @@ import typer
 
 from pgtide.cli.invocation import Invocation
 from pgtide.cli.marks import print_line
-from pgtide.cli.run import known_pipeline, spark_session
+from pgtide.cli.run import known_pipeline, parked_error, spark_session
 
 if TYPE_CHECKING:
     from pgtide.config import Config
@@ -27,7 +27,7 @@ def command(
         ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-) -> int:
+) -> None:
     """Build a pipeline's target from the log once more.
 
     Deletes the pipeline's Delta tables and what it knows of itself, then runs it until it has
@@ -66,7 +66,8 @@ def command(
         print_line("ok", f"pipeline {pipeline} is at {state.position}, {state.rows} rows")
         for name, parked in sorted(state.parked.items()):
             print_line("fail", f"parked {name}: {parked.message}", parked.hint)
-    return 1 if state.parked else 0
+    if state.parked:
+        raise parked_error(pipeline)
 
 
 def _ask(config: Config, pipeline: str, deleted: list[str]) -> None:

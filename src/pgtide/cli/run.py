@@ -11,7 +11,7 @@ import typer
 
 from pgtide.cli.attached import command_line
 from pgtide.cli.invocation import Invocation
-from pgtide.errors import ConfigError
+from pgtide.errors import ConfigError, TableParked
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,7 +81,9 @@ def command(
         print(json.dumps(summary(supervisor)))
     else:
         reporter.conclude(supervisor)
-    return 1 if supervisor.failed or (until_current and supervisor.parked) else 0
+    if until_current and supervisor.parked and not supervisor.failed:
+        raise parked_error(*(member.name for member in supervisor.parked))
+    return 1 if supervisor.failed else 0
 
 
 def chosen(config: Config, names: Sequence[str]) -> list[str]:
@@ -101,6 +103,16 @@ def known_pipeline(config: Config, name: str) -> None:
     if name not in config.pipelines:
         known = ", ".join(config.pipelines) or "none"
         raise ConfigError(f"there is no pipeline {name}", hint=f"The configuration has: {known}.")
+
+
+def parked_error(*pipelines: str) -> TableParked:
+    """What a command that should have brought all tables up to date ends with."""
+    return TableParked(
+        "tables are parked",
+        detail=f"Some of {', '.join(pipelines)} failed and wait; all others are current.",
+        hint="Run: pgtide status, put right what it says, then: "
+        + " && ".join(f"pgtide resume --pipeline {name}" for name in pipelines),
+    )
 
 
 def spark_session(config: Config) -> SparkSession:

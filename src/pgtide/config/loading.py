@@ -112,13 +112,15 @@ def _spelling(section: dict[str, Any], name: str) -> str:
 
 
 def _anchor(values: dict[str, Any], directory: Path) -> None:
-    """Make the log's path independent of the working directory: another one is another log."""
-    log = values.get("log")
-    if not isinstance(log, dict):
-        return
-    path = log.get("path")
-    if isinstance(path, str) and path.strip() and "://" not in path:
-        log["path"] = os.path.abspath(directory / Path(path).expanduser())
+    """Make paths independent of the working directory: another log or target is another one."""
+    pipelines = values.get("pipelines")
+    sections = [values.get("log")]
+    for pipeline in pipelines.values() if isinstance(pipelines, dict) else ():
+        sections.append(pipeline.get("sink") if isinstance(pipeline, dict) else None)
+    for section in sections:
+        path = section.get("path") if isinstance(section, dict) else None
+        if isinstance(path, str) and path.strip() and "://" not in path:
+            section["path"] = os.path.abspath(directory / Path(path).expanduser())
 
 
 def _include_files(values: dict[str, Any], directory: Path, env: Mapping[str, str]) -> None:

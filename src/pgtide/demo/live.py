@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from typing import Any
 
@@ -28,6 +29,7 @@ class Screen:
         self._console: Any = None
         self._xid: int | None = None
         self._shown = self._hidden = 0
+        self._lock = threading.Lock()  # the shop's thread has something to say as well
         if not quiet and sys.stdout.isatty():
             from rich.console import Console
 
@@ -37,10 +39,11 @@ class Screen:
         """One line."""
         if self._quiet:
             return
-        if self._console is None:
-            print(text, flush=True)
-        else:
-            self._console.print(text, style=style or None, markup=False, soft_wrap=True)
+        with self._lock:
+            if self._console is None:
+                print(text, flush=True)
+            else:
+                self._console.print(text, style=style or None, markup=False, soft_wrap=True)
 
     def event(self, event: Event) -> None:
         """One line per event, and one for the rest of a large transaction."""

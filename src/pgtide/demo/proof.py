@@ -85,9 +85,13 @@ def _ddl_first(events: Iterable[Event]) -> bool:
 def _build(events: Iterable[Event]) -> dict[str, dict[Key, Cells]]:
     tables: dict[str, dict[Key, Cells]] = {name: {} for name in TABLES}
     for event in events:
-        if event.shape is None or event.table is None:
+        if event.table is None:
             continue
         rows = tables[event.table]
+        if event.op == "ddl":
+            _add_columns(event, rows.values())
+        if event.shape is None:
+            continue
         if event.op == "truncate":
             rows.clear()
             continue
@@ -97,6 +101,15 @@ def _build(events: Iterable[Event]) -> dict[str, dict[Key, Cells]]:
             key = _key(event.shape, event.after)
             rows[key] = _cells(event.shape, event.after, rows.get(key, old))
     return tables
+
+
+def _add_columns(event: Event, rows: Iterable[Cells]) -> None:
+    """What rows from before ADD COLUMN hold in the new column; the shop adds numbers only."""
+    for item in (event.payload or {}).get("objects", ()):
+        for column in item.get("columns", ()):
+            if column["missing"]:
+                for cells in rows:
+                    cells.setdefault(column["attnum"], column["missing"].strip("{}"))
 
 
 def _key(shape: Shape, row: Row) -> Key:
@@ -123,8 +136,7 @@ def _differs(
     ).fetchall()
     texts = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(c)) for _, c in columns)
     query = sql.SQL("SELECT {} FROM {}").format(texts, sql.Identifier("public", name))
-    # The key is the first column of every table of the shop. A column that was added after a
-    # row was written is NULL there without an event, because its DEFAULT is.
+    # The key is the first column of every table of the shop.
     found = {row[0]: list(row) for row in connection.execute(query).fetchall()}
     ours = {key[0]: [cells.get(number) for number, _ in columns] for key, cells in built.items()}
     return found != ours

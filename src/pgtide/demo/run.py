@@ -1,8 +1,8 @@
-"""The demo from start to finish: server, init, capture, kill -9, capture again, proof.
+"""The demo from start to finish: server, init, run, kill -9, run again, proof.
 
 Everything lies in one temporary directory, which is gone afterwards whatever
-happens, Ctrl-C included; ``keep`` names a directory for the log and its
-configuration instead.
+happens, Ctrl-C included; ``keep`` names a directory for the log, the lake and
+their configuration instead.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -21,18 +20,19 @@ from typing import Any
 
 import psycopg
 
-from pgtide.demo import workload
+from pgtide.demo import answers, day, lake, workload
 from pgtide.demo.live import Screen
-from pgtide.demo.proof import Findings, read_back
+from pgtide.demo.proof import read_back
+from pgtide.demo.report import Results
+from pgtide.demo.running import PATIENCE_S, Running, command
 from pgtide.demo.workload import Shop
 from pgtide.errors import ConfigError, PgtideError
 from pgtide.log.reader import Log
 from pgtide.postgres.embedded import EmbeddedPostgres
+from pgtide.spark import java
+from pgtide.spark.jars import delta_jars
 
-FLUSH_INTERVAL = "100ms"
 PAUSE_S = 0.4  # between the shop's transactions, for people who watch
-PATIENCE_S = 60.0  # for anything that has to happen at last
-POLL_S = 0.01
 
 CONFIG = """\
 source:
@@ -40,7 +40,14 @@ source:
   snapshot: never
 log:
   path: ./log
-  flush_interval: {flush}
+  flush_interval: 100ms
+pipelines:
+  lake:                       # every table as it is at the source
+    sink: {{type: delta, path: ./lake, mode: mirror}}
+    tables: ["public.*"]
+  audit:                      # a row for every field of an order that changed
+    sink: {{type: delta, path: ./audit, mode: pivot, pivot: {{key: [id, customer]}}}}
+    tables: [public.orders]
 """
 
 
@@ -59,64 +66,83 @@ class Clock:
 
 
 class Demo:
-    """One run; ``findings`` and ``shop`` are there when it has ended well."""
+    """One run of the demo."""
 
-    def __init__(self, screen: Screen, keep: Path | None) -> None:
+    def __init__(self, screen: Screen, keep: Path | None, seconds: float) -> None:
         self.screen = screen
         self.clock = Clock()
         self._keep = keep
+        self._seconds = seconds
         self._failure: BaseException | None = None
-        self._capture: subprocess.Popen[bytes] | None = None
-        self._starting = threading.Lock()  # or an interrupted demo could leave a capture behind
         self._over = threading.Event()
+        self._expected: tuple[int, float] | None = None  # batches of the pipelines, and since when
 
-    def run(self) -> Findings:
+    def run(self) -> Results:
         """Run it and clean up."""
         if self._keep is not None and (self._keep / "log").exists():
             raise ConfigError(
                 f"{self._keep} holds a log already",
                 hint="Name another directory: pgtide demo --keep DIR",
             )
+        with self.clock.stage("look for Java and Delta"):
+            java.find()
+            delta_jars()
         with ExitStack() as stack:
-            found = self._run(stack)
+            results = self._run(stack)
             leaving = time.monotonic()
         self.clock.stages["clean up"] = time.monotonic() - leaving
-        return found
+        return results
 
-    def _run(self, stack: ExitStack) -> Findings:
+    def _run(self, stack: ExitStack) -> Results:
         with self.clock.stage("start Postgres"):
             scratch = Path(stack.enter_context(_directory()))
             server = stack.enter_context(EmbeddedPostgres(scratch / "postgres"))
             connection = stack.enter_context(psycopg.connect(server.url(), autocommit=True))
             connection.execute(workload.SCHEMA)
         self.screen.say(f"✓ Postgres {connection.info.server_version // 10000} in {scratch}")
-        self.shop = Shop(connection)
+        self._shop = Shop(connection)
         self._home = self._keep or scratch
         self._home.mkdir(parents=True, exist_ok=True)
-        self._errors = scratch / "capture.err"
         self._config = self._home / "pgtide.yaml"
-        self._config.write_text(CONFIG.format(url=server.url(), flush=FLUSH_INTERVAL))
+        self._config.write_text(CONFIG.format(url=server.url()))
+        self._running = Running(self.screen, self._home, scratch)
         self._init()
-        stack.callback(self._end_capture)
+        stack.callback(self._end)
         with self.clock.stage("start capture"):
-            self._start_capture()
+            self._running.start()
         self._watch()
-        with self.clock.stage("read the log back"):
-            return read_back(Log(self._home / "log"), server.url())
+        with self.clock.stage("pipelines catch up"):
+            self.screen.say("\nThe shop is closed; the pipelines apply what is left …", "dim")
+            states = self._running.wait_until_applied()
+        with self.clock.stage("stop"):
+            self.screen.say("$ kill -TERM              # pgtide run ends cleanly", "bold")
+            self._running.stop()
+        with self.clock.stage("compare"):
+            return Results(
+                shop=self._shop,
+                log=read_back(Log(self._home / "log"), server.url()),
+                tables=lake.compare(server.url(), self._home / "lake"),
+                audit=answers.ask(self._home / "audit", self._shop),
+                mirrored=lake.query(
+                    lake.mirror(self._home / "lake", "customers"), "SELECT * FROM t ORDER BY id"
+                ),
+                applied={name: state.rows for name, state in states.items()},
+                batches={name: state.batches for name, state in states.items()},
+            )
 
     # -- stages ------------------------------------------------------------------
 
     def _init(self) -> None:
         self.screen.say("$ pgtide init", "bold")
         with self.clock.stage("init"):
-            done = subprocess.run(self._command("init"), capture_output=True, text=True)
+            done = subprocess.run(command("init", self._config), capture_output=True, text=True)
         if done.returncode:
             raise PgtideError("pgtide init failed", detail=done.stderr.strip())
         self.screen.say(done.stdout.rstrip())
 
     def _watch(self) -> None:
         """Print what arrives while the shop, in another thread, does business."""
-        self.screen.say("\n  visible       position event    table     values", "dim")
+        self.screen.say("  visible       position event    table     values", "dim")
         business = threading.Thread(target=self._business, name="shop", daemon=True)
         business.start()
         with self.clock.stage("the shop's day"):
@@ -124,7 +150,7 @@ class Demo:
             business.join()
 
     def _print_until_closing(self) -> None:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + self._seconds + 2 * PATIENCE_S
 
         def give_up() -> bool:
             return self._failure is not None or time.monotonic() > deadline
@@ -134,60 +160,55 @@ class Demo:
             if event.payload and event.payload.get("prefix") == workload.CLOSING:
                 return
         raise self._failure or PgtideError(
-            "the last event did not arrive", detail=self._capture_said()
+            "the last event did not arrive", detail=self._running.said()
         )
 
+    def _end(self) -> None:
+        self._over.set()
+        self._running.end()
+
+    # -- the shop, in a thread of its own --------------------------------------------
+
     def _business(self) -> None:
+        shop, traffic = self._shop, day.busy()
         try:
-            for _ in workload.before_the_kill(self.shop):
-                self._over.wait(PAUSE_S)
-            with self.clock.stage("of it without a capture"):
-                self.shop.place_orders(2)
-                self._kill_capture()
-                workload.while_nobody_captures(self.shop)
-                self._start_capture()
-            for _ in workload.after_the_restart(self.shop):
-                self._over.wait(PAUSE_S)
+            self._expect_pipelines(0)
+            day.opening(shop)
+            day.half_a_day(shop, day.MORNING, self._seconds / 2, self._pause, traffic)
+            # The pipelines are to be at work when it happens, however slow the machine.
+            day.keep_busy(shop, self._pause, traffic, lambda: self._expected is None)
+            with self.clock.stage("of it without capture"):
+                applied = self._kill()
+                day.while_nobody_listens(shop)
+                self._running.start()
+            self._expect_pipelines(applied)
+            day.half_a_day(shop, day.AFTERNOON, self._seconds / 2, self._pause, traffic)
+            day.keep_busy(shop, self._pause, traffic, lambda: self._expected is None)
+            day.closing(shop)
         except BaseException as error:  # shown by the thread that prints
             self._failure = error
 
-    # -- the capture process --------------------------------------------------------
+    def _kill(self) -> int:
+        """In mid-flight; how many batches the pipelines had applied."""
+        self._shop.place_order()
+        number = self._running.kill()
+        what = "run, capture and Java, in mid-flight"
+        self.screen.say(f"$ kill -9 {number}         # {what}", "bold")
+        return self._running.batches()
 
-    def _command(self, name: str) -> list[str]:
-        start = "from pgtide.cli import main; main()"
-        return [sys.executable, "-c", start, name, "-c", str(self._config)]
+    def _expect_pipelines(self, applied: int) -> None:
+        """Say when they have applied more batches than that."""
+        self.screen.say("… Spark is starting; capture does not wait for it", "dim")
+        self._expected = (applied, time.monotonic())
 
-    def _start_capture(self) -> None:
-        began = time.time()
-        with self._starting, open(self._errors, "ab") as errors:
-            if self._over.is_set():
-                return
-            process = self._capture = subprocess.Popen(
-                self._command("capture"), stdout=subprocess.DEVNULL, stderr=errors
-            )
-        self.screen.say(f"$ pgtide capture      # process {process.pid}", "bold")
-        status = self._home / "log" / "capture.json"
-        while not (status.exists() and status.stat().st_mtime >= began):
-            if process.poll() is not None or time.time() - began > PATIENCE_S:
-                raise PgtideError("pgtide capture did not start", detail=self._capture_said())
-            time.sleep(POLL_S)
-
-    def _kill_capture(self) -> None:
-        process = self._capture
-        if process is not None:
-            process.kill()
-            process.wait()
-            self.screen.say(f"$ kill -9 {process.pid}       # the capture, in mid-flight", "bold")
-
-    def _end_capture(self) -> None:
-        with self._starting:
-            self._over.set()
-            if self._capture is not None:
-                self._capture.terminate()
-                self._capture.wait()
-
-    def _capture_said(self) -> str:
-        return self._errors.read_text()[-2000:].strip()
+    def _pause(self) -> None:
+        self._running.require_life()
+        if self._over.wait(PAUSE_S):
+            raise PgtideError("the demo was interrupted")
+        if self._expected is not None and self._running.batches() > self._expected[0]:
+            took = time.monotonic() - self._expected[1]
+            self.screen.say(f"✓ pipelines lake and audit are at work, after {took:.0f} s", "green")
+            self._expected = None
 
 
 @contextmanager

@@ -15,12 +15,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from pgtide import errors
-from pgtide.errors import PgtideError, TransientError
+from pgtide.errors import PgtideError, PipelineError, TransientError
 from pgtide.pipeline.backoff import Backoff
 
 logger = logging.getLogger(__name__)
 
-STOP_S = 60.0  # time that it has to flush and end
+UNTIL_CURRENT_PATIENCE_S = 60.0  # without progress, when there is an end to it
+STOP_S = 30.0  # time that it has to flush and end
 
 
 class CaptureProcess:
@@ -32,6 +33,8 @@ class CaptureProcess:
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
+        self._worked = False  # whether this process has written to the log
+        self._ever = False  # or one before it
         self.progress: dict[str, Any] = {}
         self.error: PgtideError | None = None
         self.finished = False  # it is current, and that was all that was asked for
@@ -48,26 +51,39 @@ class CaptureProcess:
             if self._process is not None:
                 self._process.terminate()
 
+    def kill(self) -> None:
+        """End it at once; nothing is lost by that."""
+        with self._lock:
+            if self._process is not None:
+                self._process.kill()
+
     def run(self) -> None:
         """Capture until it is current, or stopped, or fails for good."""
         backoff = Backoff()
         while not self._stop.is_set():
-            events = self.progress.get("commits", 0)
+            self._worked = False
             code, error = self._once()
             if code == 0 and self._until_current:
                 self.finished = True
                 return
             if self._stop.is_set():
                 return
-            if error is not None and not (self.progress and isinstance(error, TransientError)):
+            if error is not None and self._is_final(error):
                 self.error = error
                 return
-            if self.progress.get("commits", 0) != events:
+            if self._worked:
                 backoff.progressed()
+            if self._until_current and backoff.stuck_s > UNTIL_CURRENT_PATIENCE_S:
+                self.error = _does_not_stay(code)
+                return
             pause = backoff.next_pause()
             why = error.message if error is not None else f"exit code {code}"
             logger.warning("capture ended (%s); starting it again in %.1f s", why, pause)
             self._stop.wait(pause)
+
+    def _is_final(self, error: PgtideError) -> bool:
+        """Whether to give up: it does itself after trying for long, unless all was well once."""
+        return self._until_current or not self._ever or not isinstance(error, TransientError)
 
     def _once(self) -> tuple[int, PgtideError | None]:
         error = None
@@ -90,9 +106,19 @@ class CaptureProcess:
                     error = _error(told["error"])
                 else:
                     self.progress = told["progress"]
+                    self._worked = self.progress["commits"] > 0
+                    self._ever |= self._worked
         with self._lock:
             self._process = None
         return process.returncode, error
+
+
+def _does_not_stay(code: int) -> PipelineError:
+    return PipelineError(
+        "capture ends again and again",
+        detail=f"The last time with exit code {code}, without saying why.",
+        hint="Run it alone: pgtide capture --until-current --log-level debug",
+    )
 
 
 def _error(document: dict[str, Any]) -> PgtideError:

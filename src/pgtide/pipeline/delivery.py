@@ -12,7 +12,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pgtide.capture.faults import fault
 from pgtide.config.model import Pipeline
-from pgtide.errors import TransientError
 from pgtide.log.reader import Log
 from pgtide.log.storage import Storage
 from pgtide.pipeline import parking
@@ -21,7 +20,7 @@ from pgtide.pipeline.census import Census, take_census
 from pgtide.pipeline.parallel import Failure
 from pgtide.pipeline.reading import LogFrames
 from pgtide.pipeline.state import Resuming, State, StateFile, now
-from pgtide.position import Position
+from pgtide.position import Lsn, Position
 from pgtide.shape import Shape
 from pgtide.sinks import Mark, Sink
 
@@ -44,6 +43,7 @@ class Delivery:
     _shapes: dict[int, Shape] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._well = False  # whether this run has delivered anything
         self._log = Log(self.storage.root, self.storage.options)
         self._frames = LogFrames(self.spark, self.storage)
 
@@ -58,7 +58,8 @@ class Delivery:
             return
         batch = replace(batch, parked=frozenset(self.state.parked))
         parking.spread(self.state, batch)
-        parking.park(self.name, self.settings, self.state, self._write(batch))
+        for failure in self._write(batch):
+            parking.park(self.name, self.state, failure)
         self._count(batch, batch.census, time.monotonic() - began)
 
     def _batch(self, frame: DataFrame, mark: Mark) -> Batch | None:
@@ -74,14 +75,19 @@ class Delivery:
             self._shapes = self._log.shapes()
 
     def _write(self, batch: Batch) -> list[Failure]:
+        """Hand a batch to the sink; failures of tables that may be parked."""
         failures = self.sink.write(batch)
         fault("pipeline.written")
+        parking.refuse(self.settings, failures)
         return failures
 
     def _count(self, batch: Batch, census: Census, seconds: float) -> None:
         state = self.state
         assert census.high is not None
-        state.position = Position(census.high.lsn, census.high.seq + 1)
+        # After a whole transaction the log need not keep it for this reader.
+        high = census.high
+        beyond = Position(Lsn(high.lsn + 1)) if census.whole else Position(high.lsn, high.seq + 1)
+        state.position = beyond
         state.batches += 1
         state.rows += census.rows
         state.batch_at, state.batch_rows, state.batch_seconds = now(), census.rows, seconds
@@ -97,6 +103,9 @@ class Delivery:
         self.file.save(self.state)
         fault("pipeline.saved")
         parking.register(self.storage, self.name, self.state, version)
+        if not self._well:
+            self.file.clear_error()
+            self._well = True
         if self.on_batch is not None:
             self.on_batch(self.name, self.state)
 
@@ -127,7 +136,7 @@ class Delivery:
                 return
             failures = self._deliver_missed(resuming)
             if failures:
-                parking.park_again(self.name, state, resuming.tables, failures[0])
+                parking.park(self.name, state, failures[0], resuming.tables)
                 break
             resuming.chunks_done += 1
             self.file.save(state)
@@ -148,8 +157,5 @@ class Delivery:
             return []
         batch = replace(batch, only=frozenset(resuming.tables))
         failures = self._write(batch)
-        for failure in failures:
-            if self.settings.on_error == "stop" or isinstance(failure.error, TransientError):
-                raise failure.error
         self._count_tables(batch)
         return failures

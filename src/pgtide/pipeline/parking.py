@@ -48,24 +48,20 @@ def register(log: Storage, pipeline: str, state: State, version: int) -> None:
         forget_reader(log, parked_reader_name(pipeline))
 
 
-def park(pipeline: str, settings: Pipeline, state: State, failures: Sequence[Failure]) -> None:
-    """Set failed tables aside if the pipeline may; otherwise the first failure ends it."""
+def refuse(settings: Pipeline, failures: Sequence[Failure]) -> None:
+    """End the pipeline with the first failure for which no table may be parked."""
     for failure in failures:
         if settings.on_error == "stop" or isinstance(failure.error, TransientError):
             raise failure.error
-    for failure in failures:
-        tables = [".".join(table) for table in failure.work.tables]
-        _park(pipeline, state, tables, failure, failure.work.low)
 
 
-def park_again(pipeline: str, state: State, tables: list[str], failure: Failure) -> None:
-    """Set tables aside that failed while they were catching up."""
-    _park(pipeline, state, tables, failure, failure.work.low)
-
-
-def _park(
-    pipeline: str, state: State, tables: Iterable[str], failure: Failure, at: Position
+def park(
+    pipeline: str, state: State, failure: Failure, tables: Iterable[str] | None = None
 ) -> None:
+    """Set the tables that failed aside; ``tables`` if more than those have to wait."""
+    at = failure.work.low
+    if tables is None:
+        tables = [".".join(table) for table in failure.work.tables]
     error = failure.error
     parked = Parked(at, error.message, error.detail, error.hint, now())
     state.parked.update(dict.fromkeys(tables, parked))

@@ -1,11 +1,13 @@
 """Replaying a pipeline: its target is built from the log once more.
 
-The state goes first, then the target, each table's Delta log before its data: whatever a
-crash leaves is a new pipeline on a target that has either the whole table or none.
+The state goes first, then the target, each table at once: whatever a crash leaves is a new
+pipeline on a target that has either the whole table or none of it. In an object store, where a
+table cannot go at once, its Delta log goes first, and what is left needs another replay.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable
 
 from pyspark.sql import SparkSession
@@ -61,7 +63,7 @@ def target_tables(config: Config, name: str) -> list[str]:
     shapes = Log(config.log.path, config.log.storage).shapes().values()
     lake = Storage(pipeline.sink.path, pipeline.sink.storage)
     places = _places(pipeline, shapes)
-    return [place for place in places if any(True for _ in walk(lake, f"{place}/{_DELTA_LOG}"))]
+    return [place for place in places if any(True for _ in walk(lake, place))]
 
 
 def _places(pipeline: Pipeline, shapes: Iterable[Shape]) -> list[str]:
@@ -102,7 +104,16 @@ def _clear(config: Config, name: str) -> None:
     if not isinstance(sink, DeltaSettings):
         return
     for place in target_tables(config, name):
-        table = Storage(sink.path, sink.storage).child(place)
-        entries = [entry.path for entry in walk(table, "")]
-        for path in sorted(entries, key=lambda path: not path.startswith(_DELTA_LOG)):
-            delete(table, path)
+        _delete(Storage(sink.path, sink.storage).child(place))
+
+
+def _delete(table: Storage) -> None:
+    if table.local is not None:
+        aside = table.local.with_name(f".{table.local.name}.deleted")
+        shutil.rmtree(aside, ignore_errors=True)
+        table.local.rename(aside)
+        shutil.rmtree(aside)
+        return
+    paths = [entry.path for entry in walk(table, "")]
+    for path in sorted(paths, key=lambda path: not path.startswith(_DELTA_LOG)):
+        delete(table, path)

@@ -19,7 +19,7 @@ from pyarrow import fs
 
 from pgtide.errors import PgtideError, PipelineError, TransientError
 from pgtide.log.files import delete, walk
-from pgtide.log.storage import Storage
+from pgtide.log.storage import Storage, unavailable
 from pgtide.position import Lsn, Position
 
 PIPELINES = "pipelines"
@@ -191,7 +191,10 @@ class StateFile:
 def pipeline_names(log: Storage) -> list[str]:
     """Pipelines that have ever run on a log, configured or not."""
     selector = fs.FileSelector(PIPELINES, allow_not_found=True)
-    infos = log.filesystem.get_file_info(selector)
+    try:
+        infos = log.filesystem.get_file_info(selector)
+    except OSError as exc:
+        raise unavailable(exc) from exc
     names = (info.base_name for info in infos if info.type == fs.FileType.Directory)
     return sorted(name for name in names if StateFile(log, name).load() is not None)
 

@@ -20,7 +20,7 @@ from pgtide.config.model import Config
 from pgtide.errors import EnvironmentMissing, PgtideError, TransientError
 from pgtide.log.reader import Log
 from pgtide.pipeline.backoff import Backoff
-from pgtide.pipeline.capture_process import CaptureProcess
+from pgtide.pipeline.capture_process import STOP_S, UNTIL_CURRENT_PATIENCE_S, CaptureProcess
 from pgtide.pipeline.state import State
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.25
-UNTIL_CURRENT_PATIENCE_S = 60.0  # how long --until-current tries again without any progress
 
 
 @dataclass
@@ -99,6 +98,8 @@ class Supervisor:
         finally:
             self._stop.set()
             self.capture.stop()
+            threads[0].join(STOP_S)
+            self.capture.kill()
             for thread in threads:
                 thread.join()
         if self._fatal is not None or self.capture.error is not None:

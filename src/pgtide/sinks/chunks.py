@@ -2,19 +2,24 @@
 
 The driver never holds a whole batch: it takes one partition's chunks after the other. They
 are made side by side first, because taking them alone would run one task at a time.
+
+A chunk is the result of an Arrow function at the row of its last event, the rows before it
+have none: so one call makes large pieces of many rows, and needs no pandas.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any, TypeAlias
+from datetime import UTC, datetime
+from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf
 
 from pgtide.log.event import Event, read_events
 from pgtide.log.formats import formatter
@@ -22,28 +27,28 @@ from pgtide.log.schema import FILE_SCHEMA
 from pgtide.log.source import LogSource
 from pgtide.position import Lsn, Position
 from pgtide.shape import Shape
-from pgtide.sinks.csv_rows import csv_row
+from pgtide.sinks.csv_rows import csv_line, csv_row
 
 PARTITION_ROWS = 20_000  # the driver holds one partition's chunks
 CHUNK_BYTES = 1 << 20
 
-_FIELDS: list[tuple[str, pa.DataType]] = [
-    ("layout", pa.int64()),
-    ("low_lsn", pa.int64()),
-    ("low_seq", pa.int64()),
-    ("high_lsn", pa.int64()),
-    ("high_seq", pa.int64()),
-    ("changes", pa.int64()),
-    ("data", pa.binary()),
+_FIELDS: list[pa.Field[Any]] = [
+    pa.field("layout", pa.int64()),
+    pa.field("low_lsn", pa.int64()),
+    pa.field("low_seq", pa.int64()),
+    pa.field("high_lsn", pa.int64()),
+    pa.field("high_seq", pa.int64()),
+    pa.field("changes", pa.int64()),
+    pa.field("data", pa.binary()),
 ]
-_SCHEMA = pa.schema(_FIELDS)
-_SPARK_SCHEMA = (
-    "layout long, low_lsn long, low_seq long, high_lsn long, high_seq long, changes long, "
-    "data binary"
+_TYPE = pa.struct(_FIELDS)
+_SPARK_TYPE = (
+    "struct<layout:long,low_lsn:long,low_seq:long,high_lsn:long,high_seq:long,changes:long,"
+    "data:binary>"
 )
 NO_LAYOUT = 0  # ids of shapes begin at 1
-
-Maker: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+ORDER = ("lsn", "seq")
+HIDDEN_ORDER = ("_pgtide_lsn", "_pgtide_seq")  # of rows that do not show their position
 
 
 @dataclass(frozen=True)
@@ -57,22 +62,48 @@ class Chunk:
     data: bytes
 
 
-def ordered_chunks(frame: DataFrame, maker: Maker, rows: int, scanned: int) -> Iterator[Chunk]:
-    """The frame's rows in order of position; ``rows`` it has at most, of ``scanned``."""
+class Maker(Protocol):
+    """Makes chunks of consecutive rows: each with the number of rows that it holds."""
+
+    def chunks(self, rows: pa.RecordBatch) -> Iterator[tuple[int, Chunk]]: ...
+
+
+def ordered_chunks(
+    frame: DataFrame, maker: Maker, rows: int, scanned: int, order: tuple[str, str] = ORDER
+) -> Iterator[Chunk]:
+    """The frame's rows in order of position; they come of ``rows`` at most, of ``scanned``.
+
+    ``order``: the names of the columns that have the position.
+    """
     parts = -(-rows // PARTITION_ROWS)
     if parts <= 1:
         # Few rows: worth no shuffle, unless they have to be picked from many.
         one = frame.coalesce(1) if scanned <= PARTITION_ROWS else frame.repartition(1)
-        made = one.sortWithinPartitions("lsn", "seq").mapInArrow(maker, _SPARK_SCHEMA)
-        yield from (_chunk(row) for row in made.toLocalIterator())
+        yield from (_chunk(row) for row in _made(one, maker, order).toLocalIterator())
         return
-    ranges = frame.repartitionByRange(parts, "lsn", "seq").sortWithinPartitions("lsn", "seq")
-    made = ranges.mapInArrow(maker, _SPARK_SCHEMA).persist(StorageLevel.DISK_ONLY)
+    made = _made(frame.repartitionByRange(parts, *order), maker, order)
+    made = made.persist(StorageLevel.DISK_ONLY)
     try:
         made.count()
         yield from (_chunk(row) for row in made.toLocalIterator(prefetchPartitions=True))
     finally:
         made.unpersist()
+
+
+def _made(frame: DataFrame, maker: Maker, order: tuple[str, str]) -> DataFrame:
+    # Spark reads these hints; what mypy wants between brackets does not exist at run time.
+    def make(rows: pa.Array) -> pa.Array:  # type: ignore[type-arg]
+        made: list[dict[str, Any] | None] = []
+        structs: Any = rows
+        for count, chunk in maker.chunks(pa.RecordBatch.from_struct_array(structs)):
+            made += [*[None] * (count - 1), _record(chunk)]
+        return pa.array(made, _TYPE)
+
+    # Deterministic functions may be called twice, here and for the filter.
+    function = arrow_udf(make, _SPARK_TYPE).asNondeterministic()
+    ordered = frame.sortWithinPartitions(*order)
+    made = ordered.select(function(F.struct(*ordered.columns)).alias("chunk"))
+    return made.filter("chunk IS NOT NULL").select("chunk.*")
 
 
 def _chunk(row: Any) -> Chunk:
@@ -81,11 +112,10 @@ def _chunk(row: Any) -> Chunk:
     return Chunk(layout, low, high, changes, bytes(data))
 
 
-def _record(chunk: Chunk) -> pa.RecordBatch:
+def _record(chunk: Chunk) -> dict[str, Any]:
     low, high = chunk.low, chunk.high
     values = (chunk.layout, int(low.lsn), low.seq, int(high.lsn), high.seq, chunk.changes)
-    row = dict(zip(_SCHEMA.names, (*values, chunk.data), strict=True))
-    return pa.RecordBatch.from_pylist([row], schema=_SCHEMA)
+    return dict(zip((field.name for field in _FIELDS), (*values, chunk.data), strict=True))
 
 
 @dataclass
@@ -98,6 +128,9 @@ class _Lines:
     lines: list[bytes] = field(default_factory=list)
     size: int = 0
     changes: int = 0
+
+    def takes(self, layout: int, size: int, most: int) -> bool:
+        return layout == self.layout and self.size + size <= most
 
     def add(self, event: Event, line: bytes) -> None:
         self.high = event.position
@@ -119,21 +152,20 @@ class LineMaker:
     now: datetime
     most: int = CHUNK_BYTES
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def chunks(self, rows: pa.RecordBatch) -> Iterator[tuple[int, Chunk]]:
+        """Cut where a chunk is full, and where the columns change."""
         to_line = self._line()
-        open_: _Lines | None = None
-        for batch in batches:
-            for event in read_events(_as_logged(batch), self.shapes):
-                line = to_line(event).encode()
-                layout = self._layout(event)
-                full = open_ is not None and open_.size + len(line) > self.most
-                if open_ is None or full or open_.layout != layout:
-                    if open_ is not None:
-                        yield _record(open_.chunk())
-                    open_ = _Lines(layout, event.position, event.position)
-                open_.add(event, line)
-        if open_ is not None:
-            yield _record(open_.chunk())
+        making: _Lines | None = None
+        for event in read_events(_as_logged(rows), self.shapes):
+            line, layout = to_line(event).encode(), self._layout(event)
+            if making is not None and not making.takes(layout, len(line), self.most):
+                yield len(making.lines), making.chunk()
+                making = None
+            if making is None:
+                making = _Lines(layout, event.position, event.position)
+            making.add(event, line)
+        if making is not None:
+            yield len(making.lines), making.chunk()
 
     def _line(self) -> Callable[[Event], str]:
         if self.envelope == "csv":
@@ -153,26 +185,51 @@ class ArrowMaker:
 
     layout: int
     most: int = CHUNK_BYTES
+    order: tuple[str, str] = ORDER
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            if batch.num_rows:
-                rows = max(1, int(self.most / max(1.0, batch.nbytes / batch.num_rows)))
-                for start in range(0, batch.num_rows, rows):
-                    yield _record(self._chunk(batch.slice(start, rows)))
+    def chunks(self, rows: pa.RecordBatch) -> Iterator[tuple[int, Chunk]]:
+        """Cut so that each has about as many bytes as it may."""
+        step = max(1, int(self.most / max(1.0, rows.nbytes / max(1, rows.num_rows))))
+        for start in range(0, rows.num_rows, step):
+            piece = rows.slice(start, step)
+            yield piece.num_rows, self._chunk(piece)
 
     def _chunk(self, rows: pa.RecordBatch) -> Chunk:
+        changes = rows.num_rows if self.layout != NO_LAYOUT else 0
+        low, high = (_at(rows, row, self.order) for row in (0, rows.num_rows - 1))
+        shown = rows.drop_columns([*HIDDEN_ORDER]) if self.order == HIDDEN_ORDER else rows
+        return Chunk(self.layout, low, high, changes, self._data(shown))
+
+    def _data(self, rows: pa.RecordBatch) -> bytes:
         stream = pa.BufferOutputStream()
         with pa.ipc.new_stream(stream, rows.schema) as writer:
             writer.write_batch(rows)
-        data = stream.getvalue().to_pybytes()
-        changes = rows.num_rows if self.layout != NO_LAYOUT else 0
-        return Chunk(self.layout, _at(rows, 0), _at(rows, -1), changes, data)
+        return stream.getvalue().to_pybytes()
 
 
-def _at(rows: pa.RecordBatch, index: int) -> Position:
-    at = index % rows.num_rows
-    return Position(Lsn(rows.column("lsn")[at].as_py()), rows.column("seq")[at].as_py())
+@dataclass(frozen=True)
+class CsvMaker(ArrowMaker):
+    """Makes CSV of typed rows."""
+
+    def _data(self, rows: pa.RecordBatch) -> bytes:
+        columns = [map(_text, column.to_pylist()) for column in rows.columns]
+        return "".join(map(csv_line, zip(*columns, strict=True))).encode()
+
+
+def _text(value: Any) -> str | None:
+    """Nearly as Postgres prints it; moments in ISO 8601, in UTC."""
+    if isinstance(value, datetime):
+        return (value.astimezone(UTC) if value.tzinfo else value).isoformat()
+    if isinstance(value, bool):
+        return "t" if value else "f"
+    if isinstance(value, bytes):
+        return "\\x" + value.hex()
+    return None if value is None else str(value)
+
+
+def _at(rows: pa.RecordBatch, row: int, order: tuple[str, str]) -> Position:
+    lsn, seq = (rows.column(name)[row].as_py() for name in order)
+    return Position(Lsn(lsn), seq)
 
 
 def _as_logged(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -20,7 +20,7 @@ _TO_QUOTE = re.compile(r'[",\r\n]|^\s|\s$|^\\\.$')
 
 def csv_header(shape: Shape | None) -> str:
     """The names; of events that belong to no row only pgtide's."""
-    return _line((*OWN, *column_names(shape)))
+    return csv_line((*OWN, *column_names(shape)))
 
 
 def column_names(shape: Shape | None) -> list[str]:
@@ -61,10 +61,11 @@ def csv_row(event: Event) -> str:
         json.dumps(unsent, ensure_ascii=False) if unsent else None,
         None if event.payload is None else json.dumps(event.payload, ensure_ascii=False),
     )
-    return _line((*own, *values))
+    return csv_line((*own, *values))
 
 
-def _line(values: Iterable[str | None]) -> str:
+def csv_line(values: Iterable[str | None]) -> str:
+    """Texts and NULLs, as a line."""
     return ",".join(map(_quoted, values)) + "\n"
 
 

@@ -28,6 +28,7 @@ from pgtide.rules import TableRules
 from pgtide.rules.cells import Cell
 from pgtide.shape import Column, Shape
 from pgtide.spark.cells import CellReader
+from pgtide.spark.identity import with_identity
 from pgtide.spark.layout import Layout, TableName
 
 COLUMNS = (
@@ -80,9 +81,18 @@ class LayoutRows:
     rows: int
     low: Position
 
+    @property
+    def sent(self) -> Layout:
+        """The layout with the identity that the rows have, which may not be the root's."""
+        alone = [shape.id for shape in self.shapes] == [self.layout.shape.id]
+        return self.layout if alone else with_identity(self.layout, self.shapes)
+
+    def reader(self, batch: Batch) -> CellReader:
+        return CellReader(self.sent, batch.settings.on_unrepresentable)
+
     def cells(self, batch: Batch) -> tuple[list[Cell], list[Cell]]:
         """The new row and the old one, before any rule."""
-        reader = CellReader(self.layout, batch.settings.on_unrepresentable)
+        reader = self.reader(batch)
         return reader.after(self.unsent), reader.before()
 
     def admitted(self, batch: Batch) -> DataFrame:
@@ -225,7 +235,7 @@ def _ruled(batch: Batch, rows: LayoutRows) -> Events:
     """Rows with the texts that the rules leave, and the shape of those."""
     rules, op = batch.rules(rows.layout.table), F.col("op")
     new, old = (rules.apply(cells, op) for cells in rows.cells(batch))
-    shape = ruled_shape(rows.layout.shape, rules, new)
+    shape = ruled_shape(rows.sent.shape, rules, new)
     schema, table = event_names(batch, rows)
     own = F.when(_of_partition(rows), F.col("shape"))
     frame = rows.admitted(batch).withColumns(

@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 
 from pyspark.sql import SparkSession
 
@@ -19,7 +21,18 @@ from pgtide.log.files import delete, walk
 from pgtide.pipeline.batch import Batch
 from pgtide.pipeline.parallel import Failure, Writers
 from pgtide.pipeline.steps import TableWork
-from pgtide.sinks.chunks import CHUNK_BYTES, NO_LAYOUT, ArrowMaker, Chunk, LineMaker, ordered_chunks
+from pgtide.position import Position
+from pgtide.sinks.chunks import (
+    CHUNK_BYTES,
+    HIDDEN_ORDER,
+    NO_LAYOUT,
+    ArrowMaker,
+    Chunk,
+    CsvMaker,
+    LineMaker,
+    ordered_chunks,
+)
+from pgtide.sinks.csv_rows import csv_header, csv_line
 from pgtide.sinks.delta.target import directory
 from pgtide.sinks.events import (
     Events,
@@ -33,7 +46,7 @@ from pgtide.sinks.events import (
 )
 from pgtide.sinks.ledger import OWN, Ledger, ledgers, open_storage, target_answers
 from pgtide.sinks.staging import Staging
-from pgtide.sinks.typed_events import typed_rows, untyped_rows
+from pgtide.sinks.typed_events import pivoted_rows, typed_rows, untyped_rows
 from pgtide.spark.layout import TableName
 
 logger = logging.getLogger(__name__)
@@ -41,6 +54,14 @@ logger = logging.getLogger(__name__)
 LOOSE = "_messages"  # the directory of what belongs to no table
 SWEEP_S = 60.0  # between two looks for files that are too old
 _NAME = re.compile(r"[0-9A-F]{16}-\d{10}\.(jsonl|csv|parquet)")
+
+
+@dataclass(frozen=True)
+class Content:
+    """What goes into the files of one table."""
+
+    chunks: Iterator[Chunk]
+    header: Callable[[int], str] = lambda layout: ""
 
 
 class FileSink:
@@ -74,29 +95,30 @@ class FileSink:
         schema, name = (directory(part) for part in table)
         target = "/".join(directory(part) for part in batch.rules(table).target)
         ledger = self._ledger(batch, f"{schema}/{name}")
-        events = table_events(batch, {table})
-        if self._settings.format == "parquet":
-            chunks = self._typed(batch, table, ledger)
-        else:
-            chunks = self._lines(batch, events, ledger)
         behind = ledger.position
-        written = self._publish(batch, ledger, target, events, chunks)
+        written = self._publish(batch, ledger, target, self._content(batch, table, behind))
         withheld = left_out(batch, table, behind, written)
-        if withheld:
+        if withheld and self._settings.envelope != "pivot":
             logger.info("rules left out %d events of %s", withheld, ".".join(table))
+
+    def _content(self, batch: Batch, table: TableName, behind: Position | None) -> Content:
+        if self._settings.envelope == "pivot":
+            return self._pivot(batch, table, behind)
+        if self._settings.format == "parquet":
+            return Content(self._typed(batch, table, behind))
+        return self._lines(batch, table_events(batch, {table}).after(behind))
 
     def _loose(self, batch: Batch) -> None:
         events = loose_events(batch)
-        if not events.most:
+        if not events.most or self._settings.envelope == "pivot":
             return
         ledger = self._ledger(batch, LOOSE)
+        events = events.after(ledger.position)
         if self._settings.format == "parquet":
-            frame = untyped_rows(events.after(ledger.position))
-            maker = ArrowMaker(NO_LAYOUT, self._most)
-            chunks = ordered_chunks(frame, maker, events.most, batch.census.rows)
+            content = Content(self._untyped(batch, events))
         else:
-            chunks = self._lines(batch, events, ledger)
-        self._publish(batch, ledger, LOOSE, events, chunks)
+            content = self._lines(batch, events)
+        self._publish(batch, ledger, LOOSE, content)
 
     def _ledger(self, batch: Batch, name: str) -> Ledger:
         ledger = Ledger(self._storage, name)
@@ -108,31 +130,42 @@ class FileSink:
         """Bytes of a chunk: a file cannot be cut finer."""
         return min(CHUNK_BYTES, self._settings.rotate)
 
-    def _lines(self, batch: Batch, events: Events, ledger: Ledger) -> Iterator[Chunk]:
+    def _lines(self, batch: Batch, events: Events) -> Content:
         form = "csv" if self._settings.format == "csv" else self._settings.envelope
         maker = LineMaker(events.shapes, form, batch.source, datetime.now(UTC), self._most)
-        frame = events.after(ledger.position).frame
-        return ordered_chunks(frame, maker, events.most, batch.census.rows)
+        chunks = ordered_chunks(events.frame, maker, events.most, batch.census.rows)
+        return Content(chunks, lambda layout: csv_header(events.shapes.get(layout)))
 
-    def _typed(self, batch: Batch, table: TableName, ledger: Ledger) -> Iterator[Chunk]:
+    def _untyped(self, batch: Batch, events: Events) -> Iterator[Chunk]:
+        maker = ArrowMaker(NO_LAYOUT, self._most)
+        return ordered_chunks(untyped_rows(events), maker, events.most, batch.census.rows)
+
+    def _typed(self, batch: Batch, table: TableName, behind: Position | None) -> Iterator[Chunk]:
         """One layout after the other: each has columns of its own; DDL has none."""
-        scanned = batch.census.rows
-        ddl = ddl_events(batch, {table}).after(ledger.position)
+        ddl = ddl_events(batch, {table}).after(behind)
         if ddl.most:
-            yield from ordered_chunks(
-                untyped_rows(ddl), ArrowMaker(NO_LAYOUT, self._most), ddl.most, scanned
-            )
+            yield from self._untyped(batch, ddl)
         for rows in layouts(batch, {table}):
-            frame = Events(typed_rows(batch, rows), {}, rows.rows).after(ledger.position).frame
+            frame = Events(typed_rows(batch, rows), {}, rows.rows).after(behind).frame
             maker = ArrowMaker(rows.layout.shape.id, self._most)
-            yield from ordered_chunks(frame, maker, rows.rows, scanned)
+            yield from ordered_chunks(frame, maker, rows.rows, batch.census.rows)
 
-    def _publish(
-        self, batch: Batch, ledger: Ledger, target: str, events: Events, chunks: Iterator[Chunk]
-    ) -> int:
+    def _pivot(self, batch: Batch, table: TableName, behind: Position | None) -> Content:
+        kind = CsvMaker if self._settings.format == "csv" else ArrowMaker
+        headers, parts = {}, []
+        for rows in layouts(batch, {table}):
+            frame = pivoted_rows(batch, rows, self._settings.pivot, behind)
+            maker = kind(rows.layout.shape.id, self._most, HIDDEN_ORDER)
+            headers[maker.layout] = csv_line(frame.columns[: -len(HIDDEN_ORDER)])
+            total = batch.census.rows
+            parts.append(ordered_chunks(frame, maker, rows.rows, total, HIDDEN_ORDER))
+        return Content(chain.from_iterable(parts), headers.__getitem__)
+
+    def _publish(self, batch: Batch, ledger: Ledger, target: str, content: Content) -> int:
         """Write the files of one table; how many changes they hold."""
-        staging = Staging(ledger, self._settings.format, self._settings.rotate, events.shapes)
-        for chunk in chunks:
+        settings = self._settings
+        staging = Staging(ledger, settings.format, settings.rotate, content.header)
+        for chunk in content.chunks:
             staging.add(chunk)
         names = staging.close()
         if staging.high is not None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pgtide.position import Position
-from pgtide.shape import Shape
 from pgtide.sinks.chunks import Chunk
-from pgtide.sinks.csv_rows import csv_header
 from pgtide.sinks.ledger import Ledger, target_answers
 
 GROUP_BYTES = 16 << 20  # of a row group, in memory
@@ -29,12 +27,13 @@ class Staging:
     """The files of one table and batch, in the order of their events."""
 
     def __init__(
-        self, ledger: Ledger, format: str, rotate: int, shapes: Mapping[int, Shape]
+        self, ledger: Ledger, format: str, rotate: int, header: Callable[[int], str]
     ) -> None:
+        """``header``: the first line of a CSV file, by the layout of its rows."""
         self._ledger = ledger
         self._format = format
         self._rotate = rotate
-        self._shapes = shapes
+        self._header = header
         self._open: _File | None = None
         self._layout = 0
         self._size = 0
@@ -71,7 +70,7 @@ class Staging:
         else:
             self._open = _TextFile(stream)
             if self._format == "csv":
-                self._open.write(csv_header(self._shapes.get(chunk.layout)).encode())
+                self._open.write(self._header(chunk.layout).encode())
         self._names.append(name)
         self._layout, self._size = chunk.layout, 0
 

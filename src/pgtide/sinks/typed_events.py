@@ -10,17 +10,21 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from pgtide.config.sinks import PivotSettings
 from pgtide.pipeline.batch import Batch
+from pgtide.position import Position
 from pgtide.rules.cells import Cell
+from pgtide.sinks.chunks import HIDDEN_ORDER, ORDER
 from pgtide.sinks.delta.columns import target_names
 from pgtide.sinks.events import Events, LayoutRows, event_names
+from pgtide.spark.pivot import pivot_rows, require_old_rows
 
 _OWN = ("lsn", "seq", "xid", "committed_at", "op")
 
 
 def typed_rows(batch: Batch, rows: LayoutRows) -> DataFrame:
     """Rows of one layout, as the rules leave them."""
-    layout, op = rows.layout, F.col("op")
+    layout, op = rows.sent, F.col("op")
     rules = batch.rules(layout.table)
     new, old = (rules.apply(cells, op) for cells in rows.cells(batch))
     sent = {c.name for c in layout.columns if c.identity or layout.shape.replica_identity == "f"}
@@ -38,6 +42,20 @@ def typed_rows(batch: Batch, rows: LayoutRows) -> DataFrame:
 def untyped_rows(events: Events) -> DataFrame:
     """Events that belong to no row: DDL and messages."""
     return events.frame.select(*_OWN, "schema", "table", "payload")
+
+
+def pivoted_rows(
+    batch: Batch, rows: LayoutRows, settings: PivotSettings, behind: Position | None
+) -> DataFrame:
+    """A row per changed field; behind its own columns it has the position, out of sight."""
+    changed = {count.shape for count in batch.census.counts if count.op in ("update", "delete")}
+    require_old_rows(shape for shape in rows.shapes if shape.id in changed)
+    ids = [shape.id for shape in rows.shapes]
+    found = batch.frame.filter(F.col("shape").isin(*ids))
+    raw = Events(rows.layout.align(found, rows.shapes), {}, rows.rows).after(behind).frame
+    rules = batch.rules(rows.layout.table)
+    carried = dict(zip(HIDDEN_ORDER, ORDER, strict=True))
+    return pivot_rows(raw, rows.layout, rules, rows.reader(batch), settings, carried)
 
 
 def _struct(side: str, cells: list[Cell]) -> Column:

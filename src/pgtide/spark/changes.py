@@ -18,7 +18,6 @@ from datetime import UTC, datetime
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgtide.config.patterns import split_name
 from pgtide.errors import ConfigError, LogGap
 from pgtide.log.reader import Log
 from pgtide.log.schema import CHANGES, SHAPES
@@ -29,7 +28,8 @@ from pgtide.shape import Shape
 from pgtide.spark.alignment import Alignment, added_columns
 from pgtide.spark.cells import CellReader, Policy
 from pgtide.spark.compaction import Traits, compact
-from pgtide.spark.layout import ROW_OPS, Layout
+from pgtide.spark.layout import ROW_OPS
+from pgtide.spark.logged_table import LoggedTable
 from pgtide.spark.paths import spark_path
 
 EVENT_OPS = (*ROW_OPS, "truncate")
@@ -55,7 +55,7 @@ def changes(
     found = source.table(table)
     rows = source.stream() if stream else source.batch()
     if stream:
-        rows = _refuse_new_shapes(rows, source.shapes_frame(), found)
+        rows = _refuse_new_shapes(rows, source, found)
     rows = rows.filter(F.col("op").isin(*EVENT_OPS) & F.col("shape").isin(*found.ids))
     reader = CellReader(found.layout, on_unrepresentable)
     names = F.array(*[F.lit(column.name) for column in found.layout.columns])
@@ -105,22 +105,6 @@ def latest(
 
 
 @dataclass(frozen=True)
-class _Table:
-    """A table and every shape that its rows may have."""
-
-    layout: Layout
-    shapes: tuple[Shape, ...]
-
-    @property
-    def ids(self) -> list[int]:
-        return [shape.id for shape in self.shapes]
-
-    @property
-    def relations(self) -> list[int]:
-        return sorted({shape.oid for shape in self.shapes})
-
-
-@dataclass(frozen=True)
 class _Source:
     """A log that is read by Spark."""
 
@@ -143,22 +127,8 @@ class _Source:
     def complete_from(self) -> int:
         return self.log.snapshot().complete_from
 
-    def table(self, name: str) -> _Table:
-        """The table that has this name now, with what it was before."""
-        parts = [part for part, _ in split_name(name)]
-        wanted = (parts[0], parts[1]) if len(parts) == 2 else ("public", parts[0])
-        layouts = {shape.id: Layout.of(shape, self.shapes) for shape in self.shapes.values()}
-        named = [shape for shape in self.shapes.values() if layouts[shape.id].table == wanted]
-        if not named:
-            raise ConfigError(
-                f"the log knows no table {name}",
-                hint="See which it knows: pgtide log show",
-            )
-        newest = layouts[max(named, key=lambda shape: shape.id).id]
-        relation = newest.shape.oid
-        mine = [s for s in self.shapes.values() if relation in (s.oid, s.root_oid)]
-        chosen = {shape.id: shape for shape in (*named, *mine)}
-        return _Table(newest, tuple(chosen.values()))
+    def table(self, name: str) -> LoggedTable:
+        return LoggedTable.find(name, self.shapes)
 
     def batch(self) -> DataFrame:
         return self.spark.read.format("delta").load(self._path(CHANGES))
@@ -172,7 +142,7 @@ class _Source:
     def _path(self, name: str) -> str:
         return spark_path(self.storage.child(name).root)
 
-    def aligned(self, rows: DataFrame, table: _Table) -> DataFrame:
+    def aligned(self, rows: DataFrame, table: LoggedTable) -> DataFrame:
         ddl = self.batch().filter("op = 'ddl'").select("payload").collect()
         added = added_columns((row["payload"] for row in ddl), table.layout.shape.oid)
         return Alignment.to(table.layout.shape, table.shapes, added).apply(rows)
@@ -183,16 +153,22 @@ def _struct(side: str, cells: list[Cell]) -> Column:
     return F.when(F.col(side).isNotNull(), values).alias(side)
 
 
-def _refuse_new_shapes(rows: DataFrame, shapes: DataFrame, table: _Table) -> DataFrame:
+def _refuse_new_shapes(rows: DataFrame, source: _Source, table: LoggedTable) -> DataFrame:
     """Fail on a row of this table whose columns were not known when the query began.
 
     The shapes are looked up anew in every batch, so that a new partition is noticed too.
     """
-    known = F.broadcast(shapes.select(F.col("shape").alias("known"), "oid", "root_oid"))
-    mine = F.col("oid").isin(*table.relations) | F.col("root_oid").isin(*table.relations)
-    new = mine & ~F.col("shape").isin(*table.ids)
+    facts = F.struct("oid", "root_oid", "schema", "table", "root_schema", "root_table")
+    known = source.shapes_frame().select(F.col("shape").alias("known"), facts.alias("facts"))
+    mine = F.lit(False)
+    for prefix in ("", "root_"):
+        mine = mine | F.col(f"facts.{prefix}oid").isin(*table.relations)
+        named = F.struct(f"facts.{prefix}schema", f"facts.{prefix}table")
+        # Dropped and created again, it is another relation under the same name.
+        mine = mine | (named == F.struct(*map(F.lit, table.layout.table)))
+    new = mine & (F.col("shape") > max(source.shapes))  # ids only grow
     refusal = F.raise_error(F.lit("pgtide: the table's columns changed; start the query again"))
-    joined = rows.join(known, F.col("shape") == F.col("known"), "left")
+    joined = rows.join(F.broadcast(known), F.col("shape") == F.col("known"), "left")
     return joined.withColumn("shape", F.when(new, refusal.cast("long")).otherwise(F.col("shape")))
 
 
@@ -214,7 +190,7 @@ def before(position: Position) -> Column:
     return (lsn < int(position.lsn)) | ((lsn == int(position.lsn)) & (seq < position.seq))
 
 
-def _unsent(rows: DataFrame, table: _Table) -> tuple[int, ...]:
+def _unsent(rows: DataFrame, table: LoggedTable) -> tuple[int, ...]:
     """Columns that some row does not carry; as which of several shapes does not matter."""
     found = rows.select(F.explode("unchanged").alias("index"), "shape").distinct().collect()
     names = [column.name for column in table.layout.columns]
@@ -225,7 +201,7 @@ def _unsent(rows: DataFrame, table: _Table) -> tuple[int, ...]:
     return tuple(index for index, name in enumerate(names) if name in current)
 
 
-def _emptied(rows: DataFrame, table: _Table) -> Column:
+def _emptied(rows: DataFrame, table: LoggedTable) -> Column:
     """Whether a row was there when its table, or its partition, was last truncated."""
     last = F.max(F.struct("lsn", "seq")).alias("at")
     truncated = rows.filter("op = 'truncate'").groupBy("shape").agg(last)

@@ -9,7 +9,7 @@ are no changes, and a TRUNCATE tells no values: neither has pivot rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
@@ -45,9 +45,13 @@ def pivot_rows(
     rules: TableRules,
     reader: CellReader,
     settings: PivotSettings,
+    carried: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Pivot rows of raw log rows in this layout; see ``require_old_rows``."""
-    return _Pivot(layout, rules, reader, settings).rows(rows)
+    """Pivot rows of raw log rows in this layout; see ``require_old_rows``.
+
+    ``carried``: further columns, each with the column of the log that it has.
+    """
+    return _Pivot(layout, rules, reader, settings).rows(rows, carried or {})
 
 
 def pivot_schema(
@@ -104,7 +108,7 @@ class _Pivot:
         cells = [self._cell(name, "key") for name in self._key_names()]
         return [(f"{c.name}__2" if c.name.lower() in RESERVED else c.name, c) for c in cells]
 
-    def rows(self, rows: DataFrame) -> DataFrame:
+    def rows(self, rows: DataFrame, carried: Mapping[str, str]) -> DataFrame:
         op = F.col("op")
         rows = rows.filter(op.isin(*_LETTERS)).withColumns(
             {"after": F.coalesce("after", "before")}  # of a delete the old row is the row
@@ -120,7 +124,8 @@ class _Pivot:
             F.explode(fields).alias("field"),
             *[times[name].alias(name) for name in TIMES],
             letters[op].alias(CRUD_TYPE),
-        ).select(*[name for name, _ in self.key], "field.*", *TIMES, CRUD_TYPE)
+            *[F.col(logged).alias(name) for name, logged in carried.items()],
+        ).select(*[name for name, _ in self.key], "field.*", *TIMES, CRUD_TYPE, *carried)
 
     def _key_names(self) -> list[str]:
         """Names of the key columns after the rules."""

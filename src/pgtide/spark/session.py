@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from pgtide.errors import ConfigError, EnvironmentMissing
 from pgtide.spark import java
 from pgtide.spark.jars import delta_jars
+from pgtide.spark.source_format import register
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +89,9 @@ def session(**conf: object) -> SparkSession:
         # Read by the JVM when it starts, and by it handed to the Python workers.
         os.environ["JAVA_HOME"] = str(java.find().home)
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    return prepare(builder.getOrCreate())
+    spark = prepare(builder.getOrCreate())
+    register(spark)
+    return spark
 
 
 def prepare(spark: SparkSession) -> SparkSession:

@@ -1,0 +1,60 @@
+"""A table of the log by its name: what it looks like now, and every shape its rows may have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pgtide.config.patterns import split_name
+from pgtide.errors import ConfigError
+from pgtide.shape import Shape
+from pgtide.spark.layout import Layout, TableName
+
+
+@dataclass(frozen=True)
+class LoggedTable:
+    """A table and every shape that its rows may have."""
+
+    layout: Layout
+    shapes: tuple[Shape, ...]
+
+    @classmethod
+    def find(cls, name: str, shapes: Mapping[int, Shape]) -> LoggedTable:
+        """The table that has this name now, with what it was before."""
+        parts = [part for part, _ in split_name(name)]
+        wanted = (parts[0], parts[1]) if len(parts) == 2 else ("public", parts[0])
+        layouts = {shape.id: Layout.of(shape, shapes) for shape in shapes.values()}
+        named = [shape for shape in shapes.values() if layouts[shape.id].table == wanted]
+        if not named:
+            raise ConfigError(
+                f"the log knows no table {name}",
+                hint="See which it knows: pgtide log show",
+            )
+        newest = layouts[max(named, key=lambda shape: shape.id).id]
+        relation = newest.shape.oid
+        mine = [s for s in shapes.values() if relation in (s.oid, s.root_oid)]
+        chosen = {shape.id: shape for shape in (*named, *mine)}
+        return cls(newest, tuple(chosen.values()))
+
+    @property
+    def ids(self) -> list[int]:
+        return [shape.id for shape in self.shapes]
+
+    @property
+    def relations(self) -> list[int]:
+        return sorted({shape.oid for shape in self.shapes})
+
+    @property
+    def names(self) -> frozenset[TableName]:
+        """What the log's rows of this table are filed under."""
+        return frozenset((shape.schema, shape.table) for shape in self.shapes)
+
+    def owns(self, shape: Shape) -> bool:
+        """Whether rows of a shape would belong to this table, had it been known."""
+        relations, name = self.relations, self.layout.table
+        # Dropped and created again, it is another relation under the same name.
+        return (
+            shape.oid in relations
+            or shape.root_oid in relations
+            or name in ((shape.schema, shape.table), (shape.root_schema, shape.root_table))
+        )

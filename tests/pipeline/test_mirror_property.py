@@ -1,0 +1,171 @@
+"""Any sequence of operations, cut into any batches, leaves mirrors equal to the source.
+
+Operations are drawn at random: inserts, updates with and without the large value, key changes,
+deletes, truncates and DDL, several in a transaction, some of it rolled back. A failure prints
+its seed and the statements.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+from pyspark.sql import SparkSession
+
+from pgtide.config import Config
+from pgtide.pipeline.reading import LogFrames
+from pgtide.pipeline.running import PipelineRun
+from pgtide.position import Lsn
+from tests.fixtures.capture import Captured
+
+TABLES = ("a", "b", "c")
+TRANSACTIONS = 40
+KEYS = 12  # few, so that events of one key meet
+
+Statement = Callable[[random.Random, str, "Columns"], str]
+
+
+class Columns:
+    """What a table's columns are called just now."""
+
+    def __init__(self) -> None:
+        self.text = "t"
+        self.added = 0
+
+
+def insert(rng: random.Random, table: str, columns: Columns) -> str:
+    return (
+        f"INSERT INTO {table} (id, n, {columns.text}, big) VALUES ({rng.randrange(KEYS)}, "
+        f"{rng.randrange(9)}, {text(rng)}, {big(rng)}) ON CONFLICT DO NOTHING"
+    )
+
+
+def update(rng: random.Random, table: str, columns: Columns) -> str:
+    change = rng.choice([f"n = {rng.randrange(9)}", f"{columns.text} = {text(rng)}", "n = NULL"])
+    return f"UPDATE {table} SET {change} WHERE id = {rng.randrange(KEYS)}"
+
+
+def update_big(rng: random.Random, table: str, columns: Columns) -> str:
+    return f"UPDATE {table} SET big = {big(rng)} WHERE id = {rng.randrange(KEYS)}"
+
+
+def move(rng: random.Random, table: str, columns: Columns) -> str:
+    old, new = rng.randrange(KEYS), rng.randrange(KEYS)
+    return (
+        f"UPDATE {table} SET id = {new} WHERE id = {old} "
+        f"AND NOT EXISTS (SELECT FROM {table} WHERE id = {new})"
+    )
+
+
+def delete(rng: random.Random, table: str, columns: Columns) -> str:
+    return f"DELETE FROM {table} WHERE id = {rng.randrange(KEYS)}"
+
+
+def truncate(rng: random.Random, table: str, columns: Columns) -> str:
+    return f"TRUNCATE {table}"
+
+
+def rename(rng: random.Random, table: str, columns: Columns) -> str:
+    old, columns.text = columns.text, "u" if columns.text == "t" else "t"
+    return f"ALTER TABLE {table} RENAME COLUMN {old} TO {columns.text}"
+
+
+def add(rng: random.Random, table: str, columns: Columns) -> str:
+    columns.added += 1
+    default = rng.choice(["", " DEFAULT 7", f" DEFAULT {rng.randrange(100)} NOT NULL"])
+    return f"ALTER TABLE {table} ADD COLUMN x{columns.added} int{default}"
+
+
+def drop(rng: random.Random, table: str, columns: Columns) -> str:
+    return f"ALTER TABLE {table} DROP COLUMN IF EXISTS x{rng.randrange(1, columns.added + 2)}"
+
+
+def text(rng: random.Random) -> str:
+    return rng.choice(["NULL", "''", "'NULL'", "'{a,\"b\"}'", "'ü'", f"'v{rng.randrange(99)}'"])
+
+
+def big(rng: random.Random) -> str:
+    return rng.choice(["NULL", "'small'", f"repeat('{rng.randrange(9)}', 6000)"])
+
+
+CHANGES: list[Statement] = (
+    [insert] * 6 + [update] * 5 + [update_big] * 2 + [move] * 3 + [delete] * 2
+)
+RARE: list[Statement] = [truncate, rename, add, add, drop]
+
+
+def make_history(captured: Captured, rng: random.Random) -> list[str]:
+    """Run random transactions; the statements, for whoever has to look into a failure."""
+    log = []
+    with captured.database.connect(autocommit=False) as connection:
+        for table in TABLES:
+            identity = rng.choice(["DEFAULT", "DEFAULT", "FULL"])
+            log += [
+                f"CREATE TABLE {table} (id int PRIMARY KEY, n int, t text, big text)",
+                f"ALTER TABLE {table} ALTER big SET STORAGE EXTERNAL",
+                f"ALTER TABLE {table} REPLICA IDENTITY {identity}",
+            ]
+        for statement in log:
+            connection.execute(statement.encode())
+        connection.commit()
+        columns = {table: Columns() for table in TABLES}
+        for _ in range(TRANSACTIONS):
+            log += _transaction(connection, rng, columns)
+    return log
+
+
+def _transaction(
+    connection: psycopg.Connection[Any], rng: random.Random, columns: dict[str, Columns]
+) -> list[str]:
+    log = ["BEGIN"]
+    for _ in range(rng.randrange(1, 6)):
+        table = rng.choice(TABLES)
+        rare = rng.random() < 0.08
+        statement = rng.choice(RARE if rare else CHANGES)(rng, table, columns[table])
+        connection.execute(statement.encode())
+        log.append(statement)
+        if not rare and rng.random() < 0.1:
+            connection.execute("SAVEPOINT s")
+            connection.execute(insert(rng, table, columns[table]).encode())
+            connection.execute("ROLLBACK TO s")
+    connection.commit()
+    return [*log, "COMMIT"]
+
+
+def check(spark: SparkSession, captured: Captured, seed: int, cuts: int) -> None:
+    rng = random.Random(seed)
+    statements = make_history(captured, rng)
+    captured.capture()
+    lake = captured.directory / "lake"
+    pipeline = {"sink": {"type": "delta", "path": str(lake)}}
+    config = Config.model_validate({**captured.settings, "pipelines": {"lake": pipeline}})
+    lsns = sorted({Lsn(row["lsn"]) for row in captured.rows()})
+    chosen = sorted({*rng.sample(lsns, min(cuts, len(lsns))), lsns[-1]})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LogFrames, "cuts", lambda *_: chosen)
+        PipelineRun(spark, config, "lake").run(until_current=True)
+    for table in TABLES:
+        frame = spark.read.format("delta").load(str(lake / "public" / table))
+        names = [name for name in frame.columns if not name.startswith("_pgtide_")]
+        quoted = ", ".join(f'"{name}"' for name in names)
+        expected = captured.execute(f"SELECT {quoted} FROM {table}")
+        found = [tuple(row) for row in frame.select(*names).collect()]
+        story = "\n".join(statements)
+        assert sorted(found, key=repr) == sorted(expected, key=repr), f"seed {seed}\n{story}"
+        assert set(names) == {c for (c,) in captured.execute(_COLUMNS, [table])}
+
+
+_COLUMNS = "SELECT column_name FROM information_schema.columns WHERE table_name = %s"
+
+
+def test_random_operations(spark: SparkSession, captured: Captured) -> None:
+    check(spark, captured, seed=1, cuts=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2, 10))
+def test_many_random_operations(spark: SparkSession, captured: Captured, seed: int) -> None:
+    check(spark, captured, seed=seed, cuts=5)
