@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from shutil import copy
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import psycopg
 from pyspark.sql import DataFrame, SparkSession
@@ -27,24 +28,24 @@ HERE = Path(__file__).parent
 PIVOT = Path("olap", "bank", "holding_pivot")
 
 STOCK_CHANGES = """
-    SELECT count(*) FROM {pivot}
+    SELECT count(*) FROM holding_pivot
     WHERE change_field = 'holding_stock' AND old_value IS NOT NULL
       AND old_value IS DISTINCT FROM new_value
-      AND user_id = {user}
+      AND user_id = :user
 """
 
 QUANTITY_CHANGES = """
-    SELECT count(*) FROM {pivot}
+    SELECT count(*) FROM holding_pivot
     WHERE change_field = 'holding_quantity' AND old_value IS NOT NULL
       AND old_value <> new_value
-      AND user_id = {user}
+      AND user_id = :user
 """
 
 MOST_SOLD = """
-    SELECT old_value FROM {pivot}
+    SELECT old_value FROM holding_pivot
     WHERE change_field = 'holding_stock' AND old_value IS NOT NULL
       AND old_value IS DISTINCT FROM new_value
-      AND coalesce(datetime_updated, datetime_deleted) BETWEEN {first} AND {last}
+      AND coalesce(datetime_updated, datetime_deleted) BETWEEN :first AND :last
     GROUP BY old_value
     ORDER BY count(*) DESC, old_value
     LIMIT 1
@@ -53,18 +54,25 @@ MOST_SOLD = """
 
 def stock_changes(pivot: DataFrame, user: int) -> int:
     """How many times did a user change stock types? A sale of all of it counts."""
-    return int(pivot.sparkSession.sql(STOCK_CHANGES, pivot=pivot, user=user).collect()[0][0])
+    return int(ask(pivot, STOCK_CHANGES, user=user) or 0)
 
 
 def quantity_changes(pivot: DataFrame, user: int) -> int:
     """How many times did a user change the quantity of a stock that they kept?"""
-    return int(pivot.sparkSession.sql(QUANTITY_CHANGES, pivot=pivot, user=user).collect()[0][0])
+    return int(ask(pivot, QUANTITY_CHANGES, user=user) or 0)
 
 
 def most_sold(pivot: DataFrame, first: datetime, last: datetime) -> str | None:
     """Between two dates, what was the most commonly sold stock among all users?"""
-    found = pivot.sparkSession.sql(MOST_SOLD, pivot=pivot, first=first, last=last).collect()
-    return str(found[0][0]) if found else None
+    found = ask(pivot, MOST_SOLD, first=first, last=last)
+    return None if found is None else str(found)
+
+
+def ask(pivot: DataFrame, question: str, **values: object) -> Any:
+    """The one value that a query gives, None if it gives none."""
+    pivot.createOrReplaceTempView("holding_pivot")
+    rows = pivot.sparkSession.sql(question, args=values).collect()
+    return rows[0][0] if rows else None
 
 
 def statements() -> Iterator[str]:

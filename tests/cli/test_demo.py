@@ -10,15 +10,19 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 import pgtide
+from pgtide.cli import run
+from pgtide.spark import java
 from tests.fixtures.waiting import wait_until
 
-COMMAND = [sys.executable, "-c", "from pgtide.cli import main; main()", "demo"]
+COMMAND = [sys.executable, "-c", "from pgtide.cli import main; main()", "demo", "--seconds", "4"]
+PATIENCE_S = 280.0  # Spark starts twice in it, on a busy machine
 
 
 @pytest.fixture
@@ -35,14 +39,15 @@ def environment(scratch: Path) -> dict[str, str]:
 
 
 def processes_of(scratch: Path) -> list[str]:
-    """Command lines of processes that work below the directory."""
+    """Command lines of processes that work below the directory, or were told to."""
     found = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+    for entry in Path("/proc").glob("[0-9]*"):
         try:
-            text = entry.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            text = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            told = (entry / "environ").read_bytes().decode(errors="replace")
         except OSError:
             continue  # it has ended meanwhile
-        if str(scratch) in text:
+        if str(scratch) in text + told:
             found.append(text)
     return found
 
@@ -59,12 +64,13 @@ def test_the_shop_is_captured_and_everything_is_proven(scratch: Path, tmp_path: 
         env=environment(scratch),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert (done.returncode, done.stderr) == (0, "")
     shown = done.stdout
     assert "✗" not in shown
     assert re.search(r"update +products +.*manual=UNCHANGED", shown)
+    assert re.search(r"update +orders +.*quantity=\d+→\d+", shown)
     assert re.search(r"ddl +customers +ALTER TABLE customers RENAME COLUMN email TO contact", shown)
     assert re.search(r"kill -9 \d+", shown)
     counted = re.search(r"✓ (\d+) events in (\d+) transactions .* committed (\d+) in (\d+)", shown)
@@ -72,22 +78,42 @@ def test_the_shop_is_captured_and_everything_is_proven(scratch: Path, tmp_path: 
     assert counted[1] == counted[3]
     assert counted[2] == counted[4]
     assert "id integer, name text, contact text, points integer" in shown
+    sides = re.findall(r"(\w+) +(\d+)  ([0-9a-f]{32}) +(\d+)  ([0-9a-f]{32})  =", shown)
+    assert [side[0] for side in sides] == ["customers", "orders", "products", "visits"]
+    assert all((rows, source) == (n, lake) for _, rows, source, n, lake in sides)
+    assert re.search(r"customer 2 .*\n +\d+ × quantity", shown)
     assert "Where the time went" in shown
     assert_nothing_left(scratch)
 
     events = list(pgtide.Log(keep / "log").events())
     assert len(events) == int(counted[1])
     assert any(pgtide.UNCHANGED is value for e in events for value in (e.after or {}).values())
+    pivot = DeltaTable(str(keep / "audit" / "public" / "orders"))
+    assert [field.name for field in pivot.schema().fields][:3] == ["id", "customer", "change_field"]
 
     again = subprocess.run([*COMMAND, "--keep", str(keep)], capture_output=True, text=True)
     assert again.returncode == 2
     assert "holds a log already" in again.stderr
 
 
+def captures(scratch: Path) -> bool:
+    return any(scratch.glob("*/log/capture.json"))
+
+
+def has_a_pipeline(scratch: Path) -> bool:
+    return any(scratch.glob("*/log/pipelines/*/state.json"))
+
+
 @pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+    ("number", "when"),
+    [
+        (signal.SIGINT, captures),
+        pytest.param(signal.SIGTERM, has_a_pipeline, marks=pytest.mark.slow),
+    ],
 )
-def test_an_interrupted_demo_cleans_up(scratch: Path, number: signal.Signals) -> None:
+def test_an_interrupted_demo_cleans_up(
+    scratch: Path, number: signal.Signals, when: Callable[[Path], bool]
+) -> None:
     demo = subprocess.Popen(
         [*COMMAND, "--json"],
         env=environment(scratch),
@@ -95,18 +121,35 @@ def test_an_interrupted_demo_cleans_up(scratch: Path, number: signal.Signals) ->
         stderr=subprocess.STDOUT,
         text=True,
     )
-    wait_until(lambda: list(scratch.glob("*/log/capture.json")), "the capture to run", 60)
-    assert processes_of(scratch) != []
+    wait_until(lambda: when(scratch), "pgtide to run", PATIENCE_S)
+    assert any("pgtide" in process for process in processes_of(scratch))
     demo.send_signal(number)
-    shown, _ = demo.communicate(timeout=30)
+    shown, _ = demo.communicate(timeout=60)
     assert (demo.returncode, shown) == (130, "")
     assert_nothing_left(scratch)
+
+
+def test_without_java_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(java, "PLACES", ())
+    monkeypatch.setattr(java, "_packaged", lambda: None)
+    assert run(["demo"]) == 3
+    said = capsys.readouterr().err
+    assert "there is no Java 17 or 21" in said
+    assert java.INSTALL in said
 
 
 @pytest.mark.slow
 def test_json(scratch: Path) -> None:
     done = subprocess.run(
-        [*COMMAND, "--json"], env=environment(scratch), capture_output=True, text=True, timeout=60
+        [*COMMAND, "--json"],
+        env=environment(scratch),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
     )
     assert (done.returncode, done.stderr) == (0, "")
     summary = json.loads(done.stdout)
@@ -114,4 +157,7 @@ def test_json(scratch: Path) -> None:
     assert summary["events"] == summary["committed"]
     assert {"table": "customers", "op": "ddl", "events": 2} in summary["counts"]
     assert all(table["equal"] for table in summary["tables"])
+    assert all(table["source"] == table["lake"] for table in summary["lake"])
+    assert summary["pivot"]["rows"] == summary["pivot"]["expected"] > 0
+    assert all(answer["answer"] == answer["counted"] for answer in summary["pivot"]["answers"])
     assert_nothing_left(scratch)

@@ -34,7 +34,7 @@ log:
 spark: {master: "local[2]", conf: {spark.sql.shuffle.partitions: 8}}
 pipelines:
   lake:
-    sink: {type: delta, path: ./tide/lake, password: "${DB_PASSWORD}"}
+    sink: {type: delta, path: ./tide/lake, storage: {AWS_SECRET_ACCESS_KEY: "${DB_PASSWORD}"}}
     tables: ["public.*"]
     rules: []
 """
@@ -99,6 +99,13 @@ def test_log_path_is_relative_to_the_file(
     assert load(Path("pgtide.yaml"), {}).log.path == str(tmp_path / "tide" / "log")
     absolute = loaded(file, MINIMAL.replace("./tide", "/srv/tide"))
     assert absolute.log.path == "/srv/tide/log"
+
+
+def test_so_is_a_sink_path(file: Path, tmp_path: Path) -> None:
+    lake = loaded(file, FULL, DB_PASSWORD=SECRET).pipelines["lake"]
+    assert lake.sink.model_dump()["path"] == str(tmp_path / "tide" / "lake")
+    stored = loaded(file, FULL.replace("./tide/lake", "s3://bucket/lake"), DB_PASSWORD=SECRET)
+    assert stored.pipelines["lake"].sink.model_dump()["path"] == "s3://bucket/lake"
 
 
 def test_config_is_frozen(file: Path) -> None:

@@ -8,7 +8,7 @@ its seed and the statements.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg
@@ -22,7 +22,6 @@ from pgtide.position import Lsn
 from tests.fixtures.capture import Captured
 
 TABLES = ("a", "b", "c")
-TRANSACTIONS = 40
 KEYS = 12  # few, so that events of one key meet
 
 Statement = Callable[[random.Random, str, "Columns"], str]
@@ -91,13 +90,13 @@ def big(rng: random.Random) -> str:
     return rng.choice(["NULL", "'small'", f"repeat('{rng.randrange(9)}', 6000)"])
 
 
-CHANGES: list[Statement] = (
+CHANGES: Sequence[Statement] = (
     [insert] * 6 + [update] * 5 + [update_big] * 2 + [move] * 3 + [delete] * 2
 )
-RARE: list[Statement] = [truncate, rename, add, add, drop]
+RARE: Sequence[Statement] = [truncate, rename, add, add, drop]
 
 
-def make_history(captured: Captured, rng: random.Random) -> list[str]:
+def make_history(captured: Captured, rng: random.Random, transactions: int) -> list[str]:
     """Run random transactions; the statements, for whoever has to look into a failure."""
     log = []
     with captured.database.connect(autocommit=False) as connection:
@@ -112,7 +111,7 @@ def make_history(captured: Captured, rng: random.Random) -> list[str]:
             connection.execute(statement.encode())
         connection.commit()
         columns = {table: Columns() for table in TABLES}
-        for _ in range(TRANSACTIONS):
+        for _ in range(transactions):
             log += _transaction(connection, rng, columns)
     return log
 
@@ -135,9 +134,11 @@ def _transaction(
     return [*log, "COMMIT"]
 
 
-def check(spark: SparkSession, captured: Captured, seed: int, cuts: int) -> None:
+def check(
+    spark: SparkSession, captured: Captured, *, seed: int, transactions: int, cuts: int
+) -> None:
     rng = random.Random(seed)
-    statements = make_history(captured, rng)
+    statements = make_history(captured, rng, transactions)
     captured.capture()
     lake = captured.directory / "lake"
     pipeline = {"sink": {"type": "delta", "path": str(lake)}}
@@ -162,10 +163,10 @@ _COLUMNS = "SELECT column_name FROM information_schema.columns WHERE table_name 
 
 
 def test_random_operations(spark: SparkSession, captured: Captured) -> None:
-    check(spark, captured, seed=1, cuts=2)
+    check(spark, captured, seed=1, transactions=15, cuts=1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2, 10))
 def test_many_random_operations(spark: SparkSession, captured: Captured, seed: int) -> None:
-    check(spark, captured, seed=seed, cuts=5)
+    check(spark, captured, seed=seed, transactions=40, cuts=5)

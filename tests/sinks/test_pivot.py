@@ -31,7 +31,7 @@ UPDATE t SET a = 'y' WHERE id = 1;
     )
     deliver(spark, captured, "pivot")
     z = "z" * 3000
-    wanted = [
+    wanted: list[tuple[Any, ...]] = [
         (1, "a", "x", "y", "u"),
         (1, "a", None, "x", "c"),
         (1, "b", None, "1.50", "c"),

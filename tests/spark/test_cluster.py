@@ -13,7 +13,7 @@ from tests.fixtures.capture import Captured
 from tests.fixtures.spark import TIME_ZONE, WORKERS, Cluster
 
 # Five JVMs start on the cores of one machine.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(360)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 PROGRAM = """
 import json

@@ -113,14 +113,18 @@ def _spelling(section: dict[str, Any], name: str) -> str:
 
 def _anchor(values: dict[str, Any], directory: Path) -> None:
     """Make paths independent of the working directory: another log or target is another one."""
-    pipelines = values.get("pipelines")
-    sections = [values.get("log")]
-    for pipeline in pipelines.values() if isinstance(pipelines, dict) else ():
-        sections.append(pipeline.get("sink") if isinstance(pipeline, dict) else None)
-    for section in sections:
-        path = section.get("path") if isinstance(section, dict) else None
+    pipelines = _section(values, "pipelines")
+    sinks = [_section(_section(pipelines, name), "sink") for name in pipelines]
+    for section in (_section(values, "log"), *sinks):
+        path = section.get("path")
         if isinstance(path, str) and path.strip() and "://" not in path:
             section["path"] = os.path.abspath(directory / Path(path).expanduser())
+
+
+def _section(values: dict[str, Any], name: str) -> dict[str, Any]:
+    """A part of the document; what is no section is for the model to refuse."""
+    section = values.get(name)
+    return section if isinstance(section, dict) else {}
 
 
 def _include_files(values: dict[str, Any], directory: Path, env: Mapping[str, str]) -> None:

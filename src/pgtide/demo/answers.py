@@ -87,10 +87,7 @@ def ask(audit: Path, shop: Shop) -> Audit:
             ),
             Answer(
                 "How often did an order change its status, from what to what?",
-                {
-                    f"{row['old_value']} to {row['new_value']}": row["n"]
-                    for row in query(pivot, _STATUS)
-                },
+                {f"{row['old_value']} to {row['new_value']}": row["n"] for row in changed},
                 {f"{old} to {new}": count for (old, new), count in shop.statuses.items()},
             ),
             Answer(

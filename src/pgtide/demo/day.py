@@ -93,10 +93,13 @@ def half_a_day(
     """Traffic for some seconds, with the moments spread over them."""
     began = time.monotonic()
     for number, moment in enumerate(moments, 1):
-        until = began + seconds * number / (len(moments) + 1)
-        keep_busy(shop, pause, traffic, lambda until=until: time.monotonic() >= until)
+        keep_busy(shop, pause, traffic, _at(began + seconds * number / (len(moments) + 1)))
         moment(shop)
-    keep_busy(shop, pause, traffic, lambda: time.monotonic() >= began + seconds)
+    keep_busy(shop, pause, traffic, _at(began + seconds))
+
+
+def _at(moment: float) -> Callable[[], bool]:
+    return lambda: time.monotonic() >= moment
 
 
 def keep_busy(

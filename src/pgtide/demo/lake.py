@@ -73,6 +73,12 @@ def query(table: Path, statement: str) -> Rows:
     return pa.table(found.read_all()).to_pylist()
 
 
+def show(table: Path) -> Rows:
+    """The rows of a small mirror by key; its own columns last."""
+    rows = query(table, "SELECT * FROM t ORDER BY id")
+    return [dict(sorted(row.items(), key=lambda item: item[0].startswith(OWN))) for row in rows]
+
+
 def _source_rows(connection: psycopg.Connection[tuple[Any, ...]], table: str) -> Rows:
     cursor = connection.execute(sql.SQL("SELECT * FROM {}").format(sql.Identifier("public", table)))
     names = [column.name for column in cursor.description or ()]

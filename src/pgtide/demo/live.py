@@ -65,16 +65,16 @@ def line(event: Event) -> str:
     head = f"{late * 1000:6.0f} ms {event.position!s:>14} {event.op:8} {event.table or '':9} "
     if event.payload is not None and event.op in ("ddl", "message"):
         return head + str(event.payload.get("statement") or event.payload.get("content"))
-    parts = []
-    if event.before is not None:
-        parts.append(f"was ({_values(event.before)})")
-    if event.after is not None:
-        parts.append(_values(event.after))
-    return (head + " → ".join(parts)).rstrip()
+    row, old = event.after or event.before or {}, event.before if event.after else None
+    return (head + ", ".join(_field(name, row, old or row) for name in row)).rstrip()
 
 
-def _values(row: Row) -> str:
-    return ", ".join(f"{name}={_value(value)}" for name, value in row.items())
+def _field(name: str, row: Row, old: Row) -> str:
+    """A value; of an update that tells it, the old one too."""
+    now, before = row[name], old.get(name, row[name])
+    if now is UNCHANGED or now == before:
+        return f"{name}={_value(now)}"
+    return f"{name}={_value(before)}→{_value(now)}"
 
 
 def _value(value: Any) -> str:

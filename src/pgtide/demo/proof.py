@@ -19,6 +19,7 @@ from psycopg import sql
 from pgtide.demo.workload import TABLES
 from pgtide.log.event import UNCHANGED, Event, Row
 from pgtide.log.reader import Log
+from pgtide.position import Position
 from pgtide.postgres.connection import connect
 from pgtide.shape import Shape
 
@@ -33,6 +34,8 @@ class Findings:
     counts: Counter[tuple[str, str]]
     transactions: int
     unchanged: int  # values that were not sent because nothing had changed them
+    first: Position
+    last: Position
     ordered: bool  # positions only grow, and none comes twice
     ddl_first: bool  # no row has a new shape before the command that made it
     shapes: list[Shape]
@@ -56,6 +59,8 @@ def read_back(log: Log, url: str) -> Findings:
         counts=Counter((event.table or "", event.op) for event in events),
         transactions=sum(event.last for event in events),
         unchanged=sum(v is UNCHANGED for e in events for v in (e.after or {}).values()),
+        first=positions[0],
+        last=positions[-1],
         ordered=all(a < b for a, b in pairwise(positions)),
         ddl_first=_ddl_first(events),
         shapes=[shape for shape in log.shapes().values() if shape.table == "customers"],

@@ -89,7 +89,7 @@ def _print_log(screen: Screen, found: Findings) -> None:
         screen.say(f"    {shape.id} since {shape.since}: {_columns(shape)}")
     log = found.summary
     size = f"{log['bytes'] / 1e6:.1f} MB in {log['files']} files, Delta version {log['version']}"
-    screen.say(f"  positions {log['first']} … {log['last']}; {size}")
+    screen.say(f"  positions {found.first} … {found.last}; {size}")
 
 
 def _print_lake(screen: Screen, results: Results) -> None:
@@ -116,7 +116,7 @@ def _print_audit(screen: Screen, audit: Audit) -> None:
     _print_rows(screen, audit.sample)
     screen.say("\nAsked of the pivot", "bold")
     for answer in audit.answers:
-        said = ", ".join(f"{name} {count}" for name, count in answer.answer.items()) or "never"
+        said = ", ".join(f"{count} × {name}" for name, count in answer.answer.items()) or "never"
         screen.say(f"  {answer.question}\n    {said}")
 
 

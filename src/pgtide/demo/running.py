@@ -107,7 +107,7 @@ class Running:
 
     def _kill(self, process: subprocess.Popen[str]) -> None:
         capture = self._capture_pid() if process.poll() is None else None
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, PermissionError):  # the latter: only zombies are left
             os.killpg(process.pid, signal.SIGKILL)  # of a run that has ended, its Java
         if capture is not None:
             with suppress(ProcessLookupError):
@@ -159,18 +159,21 @@ class Running:
         return {name: state for name, state in found.items() if state is not None}
 
     def batches(self) -> int:
-        """Batches that every pipeline has applied at least."""
-        states = self.states()
-        return min(states[name].batches if name in states else 0 for name in PIPELINES)
+        """Batches that the pipelines have applied together."""
+        return sum(state.batches for state in self.states().values())
 
     def wait_until_applied(self) -> dict[str, State]:
         """Wait until the pipelines have applied all that the log holds; what they did."""
         snapshot = Log(self._log).snapshot()
         deadline = time.monotonic() + PATIENCE_S
+        done: set[str] = set()
         while True:
             states = self.states()
-            lags = [lag_of(state, snapshot, now()) for state in states.values()]
-            if lags == [Lag()] * len(PIPELINES):
+            for name, state in states.items():
+                if name not in done and lag_of(state, snapshot, now()) == Lag():
+                    self._screen.say(f"✓ {name} has applied everything", "green")
+                    done.add(name)
+            if done == set(PIPELINES):
                 return states
             self.require_life()
             if time.monotonic() > deadline:

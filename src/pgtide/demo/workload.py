@@ -84,10 +84,11 @@ class Shop:
                 self.left_since_noon[old] += len(found)
 
     def change_quantity(self) -> None:
-        """The customer of an order that is not sent yet wants one more of it."""
-        some = f"SELECT id {_WITH_STATUS} ORDER BY (id * 7) %% 11, id LIMIT 1"
+        """The customer of some order that is not paid yet wants one more of it."""
+        turn = self.quantities.total()
+        some = f"SELECT id {_WITH_STATUS} ORDER BY (id * 7 + %(turn)s) %% 11, id LIMIT 1"
         update = f"UPDATE orders SET quantity = quantity + 1 WHERE id = ({some}) RETURNING customer"
-        for (customer,) in self.run("orders", "update", update, {"old": "new"}):
+        for (customer,) in self.run("orders", "update", update, {"old": "new", "turn": turn}):
             self.quantities[customer] += 1
 
     def cancel(self) -> None:

@@ -197,7 +197,9 @@ def _stretches(census: Census, shapes: Mapping[int, Shape]) -> Iterator[_Stretch
             shape = shapes[count.shape]
             layout = Layout.of(shape, shapes)
             unsent = _in_layout(count.unsent, shape, layout)
-            traits = Traits(count.old_rows, unsent, count.op in ("update", "delete"))
+            traits = Traits(
+                count.old_rows, unsent, updates=count.op == "update", deletes=count.op == "delete"
+            )
             yield _Stretch(layout, (shape,), count.low, count.high, count.rows, traits)
 
 

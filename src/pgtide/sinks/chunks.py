@@ -99,8 +99,9 @@ def _made(frame: DataFrame, maker: Maker, order: tuple[str, str]) -> DataFrame:
             made += [*[None] * (count - 1), _record(chunk)]
         return pa.array(made, _TYPE)
 
+    udf: Any = arrow_udf  # its stubs know it only with a kind, which it warns about
     # Deterministic functions may be called twice, here and for the filter.
-    function = arrow_udf(make, _SPARK_TYPE).asNondeterministic()
+    function = udf(make, _SPARK_TYPE).asNondeterministic()
     ordered = frame.sortWithinPartitions(*order)
     made = ordered.select(function(F.struct(*ordered.columns)).alias("chunk"))
     return made.filter("chunk IS NOT NULL").select("chunk.*")

@@ -71,9 +71,8 @@ def decode(texts: Array, spark_type: DataType, *, oid: bool = False) -> Array:
             return _integers(texts, arrow_type, oid)
         case FloatType() | DoubleType():
             return _floats(texts, arrow_type)
-        case DecimalType(precision=precision, scale=scale):
-            fraction = rf"(?:\.\d{{1,{scale}}})?" if scale else ""
-            return _cast(_guarded(texts, rf"-?\d{{1,{precision}}}{fraction}"), arrow_type)
+        case DecimalType():
+            return _decimals(texts, spark_type)
         case BooleanType():
             known = pc.is_in(texts, pa.array(["t", "f"]))
             return pc.if_else(known, pc.equal(texts, "t"), None)
@@ -116,6 +115,15 @@ def _integers(texts: Array, arrow_type: pa.DataType, oid: bool) -> Array:
     low, high = (0, MAX_OID) if oid else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
     within = pc.and_(pc.greater_equal(values, low), pc.less_equal(values, high))
     return pc.if_else(within, values, None).cast(arrow_type)
+
+
+def _decimals(texts: Array, spark_type: DecimalType) -> Array:
+    precision, scale = spark_type.precision, spark_type.scale
+    fraction = rf"(?:\.\d{{1,{scale}}})?" if scale else ""
+    fitting = _guarded(texts, rf"-?\d{{1,{precision}}}{fraction}")
+    # Arrow does not notice when the digits before the point are too many, and wraps around.
+    fitting = _guarded(fitting, rf"-?0*\d{{0,{precision - scale}}}(?:\.\d+)?")
+    return _cast(fitting, to_arrow_type(spark_type))
 
 
 def _floats(texts: Array, arrow_type: pa.DataType) -> Array:

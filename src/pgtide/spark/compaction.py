@@ -33,33 +33,48 @@ class Traits:
 
     old_rows: bool = True  # some update carries ``before``, so keys may change
     unsent: tuple[int, ...] = ()  # the columns that some event names in ``unchanged``
-    removes: bool = True  # some event is an update or a delete
+    updates: bool = True  # some event is an update
+    deletes: bool = True  # some event is a delete
+
+    @property
+    def removes(self) -> bool:
+        """Whether some event takes a row away, if only to put another one in its place."""
+        return self.updates or self.deletes
 
     def joined(self, other: Traits) -> Traits:
         """What is known about both together."""
         return Traits(
             self.old_rows or other.old_rows,
             tuple(sorted({*self.unsent, *other.unsent})),
-            self.removes or other.removes,
+            self.updates or other.updates,
+            self.deletes or other.deletes,
         )
 
 
-def compact(events: DataFrame, layout: Layout, traits: Traits) -> DataFrame:
-    """The last event of each key, with all values that the batch knows."""
+def compact(
+    events: DataFrame, layout: Layout, traits: Traits, carried: Sequence[str] = EVENT
+) -> DataFrame:
+    """The last event of each key, with all values that the batch knows.
+
+    Of the log's columns, those that are not ``carried`` are NULL in the result: sorting the
+    events by key moves every byte of them.
+    """
     keys = key_names(layout)
     newest = F.max_by(F.struct(*EVENT, "origin"), F.struct("lsn", "seq", "part"))
-    filled = fill(events, layout, traits)
+    filled = fill(events, layout, traits, carried)
     return filled.groupBy(*keys).agg(newest.alias("newest")).select(*keys, "newest.*")
 
 
-def fill(events: DataFrame, layout: Layout, traits: Traits) -> DataFrame:
+def fill(
+    events: DataFrame, layout: Layout, traits: Traits, carried: Sequence[str] = EVENT
+) -> DataFrame:
     """Every event by its typed key, a move as two, with all values that the batch knows.
 
     ``part`` orders the two halves of a move, 0 leaves the old key and 1 arrives at the new.
     """
     if layout.shape.replica_identity == "f" and traits.unsent:
         events, traits = from_old_row(events, layout, traits.unsent), replace(traits, unsent=())
-    keyed = _keyed(events, layout, moves=traits.old_rows)
+    keyed = _keyed(events, layout, moves=traits.old_rows, carried=carried)
     if not traits.unsent:
         return keyed
     return _Filling(layout, traits).run(keyed)
@@ -84,14 +99,15 @@ def from_old_row(events: DataFrame, layout: Layout, unsent_columns: Sequence[int
     return events.withColumns({"after": filled, "unchanged": F.lit(None).cast("array<int>")})
 
 
-def _keyed(events: DataFrame, layout: Layout, *, moves: bool) -> DataFrame:
+def _keyed(events: DataFrame, layout: Layout, *, moves: bool, carried: Sequence[str]) -> DataFrame:
     names = key_names(layout)
     rows = events.filter(F.col("op").isin(*ROW_OPS))
     new = F.struct(*_named(layout.key_columns(F.coalesce("after", "before")), names))
     typed = rows.select(*EVENT, new.alias("key"))
     nowhere = F.lit(None).cast(typed.schema["key"].dataType)
     if not moves:
-        return typed.select(*EVENT, "key.*", nowhere.alias("origin"), F.lit(1).alias("part"))
+        kept = [_carried(typed, name, carried) for name in EVENT]
+        return typed.select(*kept, "key.*", nowhere.alias("origin"), F.lit(1).alias("part"))
     old = F.struct(*_named(layout.key_columns(F.col("before")), names))
     # Values, not texts: 1.0 and 1.00 are one key.
     moved = (F.col("op") == "update") & F.col("before").isNotNull() & ~old.eqNullSafe(F.col("key"))
@@ -108,6 +124,12 @@ def _keyed(events: DataFrame, layout: Layout, *, moves: bool) -> DataFrame:
     here = F.struct(*EVENT, "key", F.when(moved, old).alias("origin"), F.lit(1).alias("part"))
     halves = F.explode(F.when(moved, F.array(gone, here)).otherwise(F.array(here)))
     return typed.select(halves.alias("e")).select("e.*").select(*EVENT, "key.*", "origin", "part")
+
+
+def _carried(frame: DataFrame, name: str, carried: Sequence[str]) -> Column:
+    if name in carried:
+        return F.col(name)
+    return F.lit(None).cast(frame.schema[name].dataType).alias(name)
 
 
 class _Filling:

@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import sys
+import tempfile
 from pathlib import Path
 
 from pyspark.logger import PySparkLogger
@@ -46,6 +47,8 @@ LOCAL = {
     # Nobody else has to reach it, and the host's name need not resolve.
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    # Else the first statement makes a directory wherever the user happens to be.
+    "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "pgtide-warehouse"),
     # The default starts eleven processes per micro-batch for links and permissions.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing"

@@ -85,7 +85,14 @@ class MirrorPlan:
         """One event per key, values still as text."""
         admitted = self.rules.admits(F.col("op"))
         chosen = events if admitted is None else events.filter(admitted)
-        return compact(chosen, self.layout, traits)
+        carried = ["op", "after", "lsn", "seq"]
+        carried += ["unchanged"] if traits.unsent else []
+        carried += ["committed_at"] if self.committed_at else []
+        carried += ["shape"] if self.relations else []
+        carried += ["before"] if self.reader.policy == "null" else []  # for the quarantine
+        if not (traits.old_rows or traits.deletes):
+            chosen = chosen.withColumn("before", F.lit(None).cast("array<string>"))
+        return compact(chosen, self.layout, traits, carried)
 
     def rows(self, state: DataFrame, traits: Traits) -> DataFrame:
         """The mirror's columns of each row, and what is to happen to it."""

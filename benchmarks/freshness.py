@@ -1,0 +1,197 @@
+"""From COMMIT to queryable in the lake: small transactions into mirrors of a million rows.
+
+100 transactions a second update one row each, in one of three tables, for 60 s, while ``pgtide
+run`` keeps their mirrors. Every row is updated at most once and holds the time of its update,
+so whoever reads the mirror sees how old the newest change was when it became visible: when the
+Delta commit that holds it appeared. Capture's own share is part of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from benchmarks import child
+from benchmarks.report import Bar, finish, percentile, progress
+from benchmarks.server import Server, running, work_directory
+
+BARS = (Bar("p50_s", "<=", 6.0),)
+TABLES = ("red", "green", "blue")
+PATIENCE_S = 600.0
+POLL_S = 0.02
+SCHEMA = """
+CREATE TABLE {0} (id bigint PRIMARY KEY, owner int, amount numeric(12,2), note text,
+                  changed_at timestamptz);
+"""
+FILL = """
+INSERT INTO {0} SELECT n, n % 1000, n * 0.01, md5(n::text), NULL FROM generate_series(1, {1}) n;
+"""
+CHANGE = "UPDATE {} SET amount = amount + 1, changed_at = clock_timestamp() WHERE id = %s"
+
+
+def main() -> int:
+    options = _options()
+    with work_directory(options.directory) as directory, running(directory) as server:
+        config, lake = _prepare(server, directory, options.rows)
+        run = subprocess.Popen(
+            [child.PGTIDE, "-c", config, "run"], env=child.environment(), start_new_session=True
+        )
+        try:
+            figures, runs = _measure(server, lake, run, options)
+        finally:
+            run.send_signal(signal.SIGTERM)
+            run.wait()
+    return finish("freshness", figures, BARS, runs, rows=options.rows, seconds=options.seconds)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=1_000_000, help="of each table")
+    parser.add_argument("--rate", type=int, default=100, help="transactions a second")
+    parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--directory", type=Path, default=Path("/var/tmp"), help="on a disk")
+    return parser.parse_args()
+
+
+def _prepare(server: Server, directory: Path, rows: int) -> tuple[Path, Path]:
+    lake = directory / "lake"
+    config = server.configure("pgtide")
+    settings = json.loads(config.read_text())
+    settings["pipelines"] = {"lake": {"sink": {"type": "delta", "path": str(lake)}}}
+    config.write_text(json.dumps(settings))
+    child.pgtide(config, "init")
+    progress(f"{len(TABLES)} tables of {rows} rows")
+    with server.connect() as connection:
+        for table in TABLES:
+            connection.execute(SCHEMA.format(table).encode())
+            connection.execute(FILL.format(table, rows).encode())
+    child.pgtide(config, "capture", "--until-current")
+    return config, lake
+
+
+def _measure(
+    server: Server, lake: Path, run: subprocess.Popen[bytes], options: argparse.Namespace
+) -> tuple[dict[str, float], dict[str, Any]]:
+    mirrors = [Mirror(lake / "public" / table) for table in TABLES]
+    progress("waiting for the mirrors to fill")
+    _until(lambda: all(m.rows() == options.rows for m in mirrors), run)
+    _business(server, options, seconds=10)  # so that the first merges are not part of it
+    for mirror in mirrors:
+        mirror.watch()
+    progress(f"{options.rate} transactions a second for {options.seconds} s")
+    before, began = _cpu_seconds(run.pid), time.monotonic()
+    sent = _business(server, options, seconds=options.seconds)
+    cpu = (_cpu_seconds(run.pid) - before) / (time.monotonic() - began)
+    _until(lambda: sum(len(m.latencies) for m in mirrors) >= sent, run)
+    latencies = [latency for mirror in mirrors for latency in mirror.latencies]
+    figures = {
+        "p50_s": percentile(latencies, 50),
+        "p99_s": percentile(latencies, 99),
+        "cpu_cores": cpu,
+        "changes": float(len(latencies)),
+        "commits": float(sum(m.commits for m in mirrors)),
+    }
+    return figures, {"latency_s": sorted(round(x, 3) for x in latencies)[:: len(latencies) // 100]}
+
+
+def _business(server: Server, options: argparse.Namespace, *, seconds: int) -> int:
+    """Update rows at a steady rate, each at most once; how many."""
+    ids = [(table, number) for table in TABLES for number in _chosen(options)]
+    _USED.update(ids)
+    random.shuffle(ids)
+    count = options.rate * seconds
+    with server.connect() as connection:
+        began = time.monotonic()
+        for index, (table, number) in enumerate(ids[:count]):
+            time.sleep(max(0.0, began + index / options.rate - time.monotonic()))
+            connection.execute(CHANGE.format(table).encode(), [number])
+    return count
+
+
+_USED: set[tuple[str, int]] = set()
+
+
+def _chosen(options: argparse.Namespace) -> list[int]:
+    """Rows that no change has touched yet."""
+    used = {number for _, number in _USED}
+    count = options.rate * options.seconds
+    free = random.sample(range(1, options.rows + 1), count + len(used))
+    return [number for number in free if number not in used][:count]
+
+
+class Mirror:
+    """A mirror as somebody who queries it sees it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.latencies: list[float] = []
+        self.commits = 0
+
+    def rows(self) -> int:
+        try:
+            return int(DeltaTable(str(self._path)).to_pyarrow_dataset().count_rows())
+        except TableNotFoundError:
+            return 0
+
+    def watch(self) -> None:
+        """Look at every new version in a thread."""
+        version = DeltaTable(str(self._path)).version()
+        threading.Thread(target=self._watch, args=(version, time.time()), daemon=True).start()
+
+    def _watch(self, version: int, since: float) -> None:
+        while True:
+            commit = self._path / "_delta_log" / f"{version + 1:020d}.json"
+            if not commit.exists():
+                time.sleep(POLL_S)
+                continue
+            visible_at = commit.stat().st_mtime
+            version += 1
+            newest = since
+            table = DeltaTable(str(self._path), version=version)
+            times = table.to_pyarrow_dataset().to_table(columns=["changed_at"])["changed_at"]
+            for value in times.drop_null().to_pylist():
+                changed = value.timestamp()
+                if changed > since:
+                    self.latencies.append(visible_at - changed)
+                    newest = max(newest, changed)
+            since = newest
+            self.commits += 1
+
+
+def _until(condition: Any, run: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        if run.poll() is not None:
+            raise SystemExit(f"pgtide run ended with exit code {run.returncode}")
+        if time.monotonic() > deadline:
+            raise SystemExit("the mirrors did not get there")
+        time.sleep(0.5)
+
+
+def _cpu_seconds(session: int) -> float:
+    """CPU time of all processes of a session: run, capture, JVM."""
+    ticks = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended meanwhile
+        if int(fields[3]) == session:
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
