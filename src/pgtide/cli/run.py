@@ -118,10 +118,10 @@ def parked_error(*pipelines: str) -> TableParked:
 def spark_session(config: Config) -> SparkSession:
     """The Spark session that the configuration describes."""
     from pgtide.spark.paths import object_store_settings
-    from pgtide.spark.session import session
+    from pgtide.spark.session import start
 
     stores = object_store_settings(config.log.storage)
-    return session(**{**stores, "spark.master": config.spark.master, **config.spark.conf})
+    return start({**stores, "spark.master": config.spark.master, **config.spark.conf})
 
 
 def stop_on_signals(supervisor: Supervisor) -> None:

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from pgtide.errors import PgtideError
 from pgtide.pipeline.steps import TableWork
 from pgtide.spark.failures import as_pgtide_error
+from pgtide.spark.session import prepare
 
 THREADS = max(2, min(8, os.cpu_count() or 2))
 # A new session begins with the context's settings; these may have been set on the session.
@@ -67,7 +68,7 @@ def _failure(work: TableWork, future: Future[None]) -> list[Failure]:
 
 
 def _session(spark: SparkSession) -> SparkSession:
-    session = spark.newSession()
+    session = prepare(spark.newSession())
     for name in _KEPT:
         value = spark.conf.get(name, None)
         if value is not None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
+from pyarrow import compute
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
@@ -27,6 +27,8 @@ from pgtide.spark.alignment import Alignment
 from pgtide.spark.arrow_values import Array, decode, holds_oids
 from pgtide.spark.cells import MARKER, CellReader, Policy
 from pgtide.spark.layout import Layout
+
+pc: Any = compute  # its stubs know fewer kinds of arguments than the functions take
 
 PLAIN = ("op", "lsn", "seq", "xid", "committed_at")  # as they are in the log
 SIDES = ("before", "after")

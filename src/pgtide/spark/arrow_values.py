@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from pyarrow import compute
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
     ArrayType,
@@ -35,7 +35,9 @@ from pyspark.sql.types import (
 from pgtide import oids, shape
 from pgtide.spark.codecs import MAX_OID
 
-Array: TypeAlias = "pa.Array[Any]"
+pc: Any = compute  # its stubs know fewer kinds of arguments than the functions take
+
+Array: TypeAlias = Any  # a pa.Array; what computing gives is not typed
 
 _INTEGER = r"0|-?[1-9]\d{0,18}"
 _FLOAT = r"-?\d{1,400}(?:\.\d{1,400})?(?:e[+-]\d{1,3})?|NaN|-?Infinity"
@@ -104,7 +106,7 @@ def _cast(texts: Array, arrow_type: pa.DataType) -> Array:
         return texts.cast(arrow_type)
     except pa.ArrowInvalid:
         if len(texts) == 1:
-            return pa.nulls(1, arrow_type)
+            return pa.array([None], arrow_type)
     middle = len(texts) // 2
     return pa.concat_arrays([_cast(texts[:middle], arrow_type), _cast(texts[middle:], arrow_type)])
 
@@ -144,7 +146,9 @@ def _binaries(texts: Array) -> Array:
     characters = np.frombuffer(data, np.uint8)[: offsets[-1]] if data else np.zeros(0, np.uint8)
     nibbles = _NIBBLES[characters]
     packed = (nibbles[0::2] << 4) | nibbles[1::2]
-    buffers = [None, pa.py_buffer((offsets // 2).astype(np.int32)), pa.py_buffer(packed)]
+    places: Any = (offsets // 2).astype(np.int32)
+    data_bytes: Any = packed
+    buffers = [None, pa.py_buffer(places), pa.py_buffer(data_bytes)]
     values = pa.Array.from_buffers(pa.binary(), len(texts), buffers)
     return pc.if_else(texts.is_valid(), values, None)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from pyarrow import compute
 from pyspark.sql.datasource import InputPartition
 
 from pgtide.errors import LogError
@@ -30,6 +30,8 @@ from pgtide.spark.cells import Policy
 from pgtide.spark.changes import EVENT_OPS
 from pgtide.spark.layout import TableName
 from pgtide.spark.logged_table import LoggedTable
+
+pc: Any = compute  # its stubs know fewer kinds of arguments than the functions take
 
 SLICE_BYTES = 16 * 1024 * 1024  # of files, compressed
 BATCH_ROWS = 16_384
@@ -171,4 +173,5 @@ def _ddl(changes: Storage, files: Sequence[DataFile]) -> Iterator[str]:
         for piece in open_pieces(changes, file):
             found = pc.equal(piece.read(["op"]).column("op"), "ddl")
             if pc.any(found).as_py():
-                yield from piece.read(["payload"]).column("payload").filter(found).to_pylist()
+                payloads = piece.read(["payload"]).column("payload").filter(found)
+                yield from (str(payload) for payload in payloads.to_pylist())

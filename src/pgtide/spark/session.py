@@ -12,6 +12,7 @@ import os
 import re
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark.logger import PySparkLogger
@@ -83,6 +84,13 @@ def session(**conf: object) -> SparkSession:
 
     ``pgtide.session(**{"spark.master": "local[4]", "spark.driver.memory": "8g"})``
     """
+    spark = start(conf)
+    register(spark)
+    return spark
+
+
+def start(conf: Mapping[str, object]) -> SparkSession:
+    """The same without the format ``pgtide``: registering it starts Python workers."""
     given = {name: _text(value) for name, value in conf.items()}
     builder = SparkSession.Builder()
     running = SparkSession.getActiveSession() is not None or "PYSPARK_GATEWAY_PORT" in os.environ
@@ -92,9 +100,7 @@ def session(**conf: object) -> SparkSession:
         # Read by the JVM when it starts, and by it handed to the Python workers.
         os.environ["JAVA_HOME"] = str(java.find().home)
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = prepare(builder.getOrCreate())
-    register(spark)
-    return spark
+    return prepare(builder.getOrCreate())
 
 
 def prepare(spark: SparkSession) -> SparkSession:
