@@ -28,24 +28,25 @@ HERE = Path(__file__).parent
 PIVOT = Path("olap", "bank", "holding_pivot")
 
 STOCK_CHANGES = """
-    SELECT count(*) FROM holding_pivot
+    SELECT count(*) FROM {holding_pivot}
     WHERE change_field = 'holding_stock' AND old_value IS NOT NULL
       AND old_value IS DISTINCT FROM new_value
-      AND user_id = :user
+      AND user_id = {user}
 """
 
 QUANTITY_CHANGES = """
-    SELECT count(*) FROM holding_pivot
+    SELECT count(*) FROM {holding_pivot}
     WHERE change_field = 'holding_quantity' AND old_value IS NOT NULL
       AND old_value <> new_value
-      AND user_id = :user
+      AND user_id = {user}
 """
 
 MOST_SOLD = """
-    SELECT old_value FROM holding_pivot
+    SELECT old_value FROM {holding_pivot}
     WHERE change_field = 'holding_stock' AND old_value IS NOT NULL
       AND old_value IS DISTINCT FROM new_value
-      AND coalesce(datetime_updated, datetime_deleted) BETWEEN :first AND :last
+      AND coalesce(datetime_updated, datetime_deleted)
+          BETWEEN TIMESTAMP {first} AND TIMESTAMP {last}
     GROUP BY old_value
     ORDER BY count(*) DESC, old_value
     LIMIT 1
@@ -64,14 +65,13 @@ def quantity_changes(pivot: DataFrame, user: int) -> int:
 
 def most_sold(pivot: DataFrame, first: datetime, last: datetime) -> str | None:
     """Between two dates, what was the most commonly sold stock among all users?"""
-    found = ask(pivot, MOST_SOLD, first=first, last=last)
+    found = ask(pivot, MOST_SOLD, first=str(first), last=str(last))
     return None if found is None else str(found)
 
 
-def ask(pivot: DataFrame, question: str, **values: object) -> Any:
+def ask(pivot: DataFrame, question: str, **values: Any) -> Any:
     """The one value that a query gives, None if it gives none."""
-    pivot.createOrReplaceTempView("holding_pivot")
-    rows = pivot.sparkSession.sql(question, args=values).collect()
+    rows = pivot.sparkSession.sql(question, holding_pivot=pivot, **values).collect()
     return rows[0][0] if rows else None
 
 

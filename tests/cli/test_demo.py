@@ -54,7 +54,8 @@ def processes_of(scratch: Path) -> list[str]:
 
 def assert_nothing_left(scratch: Path) -> None:
     assert list(scratch.iterdir()) == []
-    assert processes_of(scratch) == []
+    # Python workers of a Spark that was killed see its end of their pipe close, and end.
+    wait_until(lambda: processes_of(scratch) == [], "the last process to end", 10)
 
 
 def test_the_shop_is_captured_and_everything_is_proven(scratch: Path, tmp_path: Path) -> None:

@@ -60,7 +60,8 @@ class DeltaSettings(Section):
 
     type: Literal["delta"]
     path: Location
-    """Where the tables are: `<path>/<schema>/<table>`."""
+    """Where the tables are, `<path>/<schema>/<table>`: a directory, relative to the
+    configuration file, or an object store URL."""
     mode: Literal["mirror", "history", "scd2", "pivot"] = "mirror"
     """`mirror` equals the source; `history` has every change; `scd2` every version of a row;
     `pivot` a row per changed field."""
@@ -85,7 +86,8 @@ class FileSettings(Section):
 
     type: Literal["file"]
     path: Location
-    """The directory: files are `<path>/<schema>/<table>/…`."""
+    """Where the files are, `<path>/<schema>/<table>/…`: a directory, relative to the
+    configuration file, or an object store URL."""
     format: Literal["jsonl", "csv", "parquet"] = "jsonl"
     """The kind of file."""
     envelope: Literal["native", "debezium", "pgstream", "pg_flo", "pivot"] = "native"

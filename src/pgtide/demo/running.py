@@ -132,21 +132,28 @@ class Running:
         temporary = self._scratch / "tmp"
         temporary.mkdir(exist_ok=True)
         # A JVM that is killed does not remove its temporary files; they go with the scratch.
-        conf = {
-            "spark.local.dir": str(temporary),
-            "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={temporary} -XX:-UsePerfData",
-        }
+        # It lives for half a minute: code that is compiled well would come too late.
+        java = f"-Djava.io.tmpdir={temporary} -XX:-UsePerfData -XX:TieredStopAtLevel=1"
+        conf = {"spark.local.dir": str(temporary), "spark.driver.extraJavaOptions": java}
         return {**os.environ, "TMPDIR": str(temporary), "PGTIDE_SPARK__CONF": json.dumps(conf)}
 
     # -- how it is ----------------------------------------------------------------------
 
     def require_life(self) -> None:
-        """Raise if it has ended by itself."""
+        """Raise if it has ended by itself, or a pipeline has failed for good."""
         process = self._process
         if process is not None and process.poll() is not None:
             raise PgtideError(
                 f"pgtide run ended by itself, with {process.returncode}", detail=self.said()
             )
+        for name, file in self._files().items():
+            error = file.error()
+            if error is not None and not error["transient"]:
+                raise PgtideError(
+                    f"pipeline {name} failed: {error['message']}",
+                    detail=error["detail"],
+                    hint=error["hint"],
+                )
 
     def said(self) -> str:
         """The end of its output."""
@@ -154,9 +161,12 @@ class Running:
 
     def states(self) -> dict[str, State]:
         """How far the pipelines have come; those that have begun."""
-        storage = Storage(str(self._log))
-        found = {name: StateFile(storage, name).load() for name in PIPELINES}
+        found = {name: file.load() for name, file in self._files().items()}
         return {name: state for name, state in found.items() if state is not None}
+
+    def _files(self) -> dict[str, StateFile]:
+        storage = Storage(str(self._log))
+        return {name: StateFile(storage, name) for name in PIPELINES}
 
     def batches(self) -> int:
         """Batches that the pipelines have applied together."""
