@@ -9,7 +9,7 @@ COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --quiet \
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow lint format requirements docs clean postgres-versions s3-server \
-	bench-capture bench-capture-latency bench-log-age
+	bench-capture bench-capture-latency bench-log-age bench-pipeline bench-freshness
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' \
@@ -48,6 +48,12 @@ bench-capture-latency: setup  ## From commit to visible in the log
 
 bench-log-age: setup  ## Cost of appending and tailing on an old log
 	$(BIN)/python -m benchmarks.log_age
+
+bench-pipeline: setup  ## A backlog through Spark into mirrors, against a hand-written job
+	$(BIN)/python -m benchmarks.pipeline
+
+bench-freshness: setup  ## From commit to queryable in mirrors of a million rows
+	$(BIN)/python -m benchmarks.freshness
 
 postgres-versions:  ## Fetch the Postgres releases of the version tests (needs Maven)
 	scripts/postgres-versions

@@ -11,13 +11,15 @@ from pgtide.pipeline.running import PipelineRun
 from tests.fixtures.capture import Captured
 
 
-def run_pipeline(spark: SparkSession, captured: Captured, **pipeline: Any) -> Config:
+def lake_config(captured: Captured, **pipeline: Any) -> Config:
     lake = str(captured.directory / "lake")
     settings = {"sink": {"type": "delta", "path": lake}, **pipeline}
-    config = Config.model_validate({**captured.settings, "pipelines": {"lake": settings}})
+    return Config.model_validate({**captured.settings, "pipelines": {"lake": settings}})
+
+
+def run_pipeline(spark: SparkSession, captured: Captured, **pipeline: Any) -> None:
     captured.capture()
-    PipelineRun(spark, config, "lake").run(until_current=True)
-    return config
+    PipelineRun(spark, lake_config(captured, **pipeline), "lake").run(until_current=True)
 
 
 def mirror(spark: SparkSession, captured: Captured, table: str) -> list[tuple[Any, ...]]:

@@ -27,7 +27,7 @@ from pgtide.cli.stdout import stdout_may_close
 from pgtide.errors import ConfigError, PgtideError
 
 COMMANDS = {
-    "demo": "Watch changes of a small shop arrive, without any set-up.",
+    "demo": "Watch changes of a small shop become lake tables, without any set-up.",
     "init": "Prepare the source: publication, slot, DDL triggers; and create the log.",
     "check": "Check every precondition and say what to do.",
     "run": "Run capture and pipelines together.",

@@ -67,11 +67,13 @@ class Delivery:
         census = take_census(frame)
         if census.high is None:
             return None
-        self._know({count.shape for count in census.counts})
+        self._know(census)
         return Batch(self.spark, frame, self._shapes, census, mark, self.settings, self._log.source)
 
-    def _know(self, shapes: set[int | None]) -> None:
-        if not {shape for shape in shapes if shape is not None} <= self._shapes.keys():
+    def _know(self, census: Census) -> None:
+        """See that every shape is known that the batch speaks of, be it without rows as yet."""
+        used = {count.shape for count in census.counts if count.shape is not None}
+        if not used <= self._shapes.keys() or any(mark.op == "ddl" for mark in census.marks):
             self._shapes = self._log.shapes()
 
     def _write(self, batch: Batch) -> list[Failure]:

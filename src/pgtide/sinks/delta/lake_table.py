@@ -111,6 +111,8 @@ class LakeTable(ABC):
             drop = self._settings.dropped_columns == "drop" and not self.keeps_past
             reshape(target, columns, drop=drop)
             return target
+        if table is not None:
+            self._refuse_shared(step.table, target, int(properties[RELATION_PROPERTY]))
         if table is not None and self.keeps_past:
             self._lake.set_aside(name, int(properties[RELATION_PROPERTY]))
         # Nothing is there, or another table of this name, which was dropped since.
@@ -122,6 +124,17 @@ class LakeTable(ABC):
         target.create(columns, made)
         self._lake.placed(relation, target)
         return target
+
+    def _refuse_shared(self, table: TableName, target: Target, relation: int) -> None:
+        """Two tables of the source in one of the lake would replace each other for ever."""
+        shapes = [shape for shape in self._batch.shapes.values() if shape.oid == relation]
+        newest = max(shapes, key=lambda shape: shape.id, default=None)
+        if newest is not None and (newest.schema, newest.table) != table:
+            raise TargetError(
+                "two tables of the source would be one table of the lake",
+                detail=f"{newest.name} and {'.'.join(table)} both go to {target.path}.",
+                hint="Give them different names in routes, then run: pgtide resume",
+            )
 
     def _truncated_shape(self, step: Truncated) -> Shape:
         """The shape that the TRUNCATE names, of a partition its own."""

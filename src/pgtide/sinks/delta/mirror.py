@@ -69,16 +69,22 @@ class MirrorPlan:
         found = {}
         for key, name in zip(self.layout.key_names, key_names(self.layout), strict=True):
             source = self.layout.columns[[c.name for c in self.layout.columns].index(key)]
-            at = next(
-                (n for n, c in zip(names, cells, strict=True) if _is(c, source.attnum, key)), None
+            cell = next(
+                (
+                    pair
+                    for pair in zip(names, cells, strict=True)
+                    if _is(pair[1], source.attnum, key)
+                ),
+                None,
             )
-            if at is None:
+            if cell is None or cell[1].type_oid == 0:
                 raise TargetError(
-                    "a mirror needs the key of its table",
-                    detail=f"Rules leave out column {key} of {'.'.join(self.layout.table)}.",
+                    "a mirror needs the key of its table as it is",
+                    detail=f"Rules leave out or change column {key} of "
+                    f"{'.'.join(self.layout.table)}.",
                     hint="Keep the key columns, or use mode: history.",
                 )
-            found[at] = name
+            found[cell[0]] = name
         return found
 
     def state(self, events: DataFrame, traits: Traits) -> DataFrame:

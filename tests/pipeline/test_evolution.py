@@ -1,0 +1,79 @@
+"""Mirrors follow what DDL does to their tables."""
+
+from __future__ import annotations
+
+import threading
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import IntegerType, LongType
+
+from pgtide.pipeline.running import PipelineRun
+from tests.fixtures.capture import Captured
+from tests.fixtures.waiting import wait_until
+from tests.pipeline.test_mirror import lake_config, run_pipeline
+
+
+def test_types_and_names_change(spark: SparkSession, captured: Captured) -> None:
+    public = captured.directory / "lake" / "public"
+    captured.run(
+        """CREATE TABLE t (id int PRIMARY KEY, n int, v text);
+INSERT INTO t VALUES (1, 1, '10'), (2, 2, NULL);
+"""
+    )
+    run_pipeline(spark, captured)
+    captured.run(
+        """ALTER TABLE t ALTER n TYPE bigint;
+INSERT INTO t VALUES (3, 5000000000, '30');
+ALTER TABLE t ALTER v TYPE int USING v::int;
+INSERT INTO t VALUES (4, 4, 40);
+ALTER TABLE t RENAME TO renamed;
+INSERT INTO renamed VALUES (5, 5, 50);
+"""
+    )
+    run_pipeline(spark, captured)
+    assert not (public / "t").exists()
+    frame = spark.read.format("delta").load(str(public / "renamed"))
+    assert isinstance(frame.schema["n"].dataType, LongType)
+    assert isinstance(frame.schema["v"].dataType, IntegerType)
+    # What was converted without an event waits for a refresh; the old values are not lost.
+    rows = frame.orderBy("id").select("id", "n", "v", "v__string").collect()
+    assert [tuple(row) for row in rows] == [
+        (1, 1, None, "10"),
+        (2, 2, None, None),
+        (3, 5000000000, None, "30"),
+        (4, 4, 40, None),
+        (5, 5, 50, None),
+    ]
+    captured.run("DROP TABLE renamed;\nCREATE TABLE renamed (id int PRIMARY KEY, other text);\n")
+    captured.run("INSERT INTO renamed VALUES (1, 'new');\n")
+    run_pipeline(spark, captured)
+    again = spark.read.format("delta").load(str(public / "renamed"))
+    assert [tuple(row) for row in again.select("id", "other").collect()] == [(1, "new")]
+    assert "n" not in again.columns
+
+
+def test_a_rename_without_rows_is_followed_at_once(spark: SparkSession, captured: Captured) -> None:
+    public = captured.directory / "lake" / "public"
+    captured.run("CREATE TABLE t (id int PRIMARY KEY);\nINSERT INTO t VALUES (1);\n")
+    captured.capture()
+    config = lake_config(captured)
+    stop = threading.Event()
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            PipelineRun(spark, config, "lake", stop=stop).run()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        wait_until(lambda: failed or (public / "t" / "_delta_log").exists(), "the mirror", 120)
+        captured.run("ALTER TABLE t RENAME TO other;\n")
+        captured.capture()
+        wait_until(lambda: failed or (public / "other").exists(), "the new name", 120)
+    finally:
+        stop.set()
+        thread.join()
+    assert failed == []
