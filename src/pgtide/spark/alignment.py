@@ -44,6 +44,11 @@ class Alignment:
                 places[old.id] = found
         return cls(shape, places, widths)
 
+    @property
+    def complete(self) -> bool:
+        """Whether every shape has every column."""
+        return all(place is not None for places in self.places.values() for place in places)
+
     def apply(self, frame: DataFrame) -> DataFrame:
         """The rows with their arrays in the order of the one shape, each checked for its width."""
         checked = {side: _checked(F.col(side), self.widths) for side in ("before", "after")}

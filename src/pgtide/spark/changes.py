@@ -143,6 +143,10 @@ class _Source:
         return spark_path(self.storage.child(name).root)
 
     def aligned(self, rows: DataFrame, table: LoggedTable) -> DataFrame:
+        plain = Alignment.to(table.layout.shape, table.shapes)
+        if plain.complete:
+            return plain.apply(rows)
+        # Columns were added: only then the log is searched for what older rows have in them.
         ddl = self.batch().filter("op = 'ddl'").select("payload").collect()
         added = added_columns((row["payload"] for row in ddl), table.layout.shape.oid)
         return Alignment.to(table.layout.shape, table.shapes, added).apply(rows)

@@ -161,7 +161,7 @@ def _reaches(rows: pa.Table, position: Position) -> Any:
 def _alignment(changes: Storage, snapshot: Snapshot, table: LoggedTable) -> Alignment:
     shape = table.layout.shape
     plain = Alignment.to(shape, table.shapes)
-    if all(place is not None for places in plain.places.values() for place in places):
+    if plain.complete:
         return plain
     # Columns were added: only then the log is searched for what older rows have in them.
     added = added_columns(_ddl(changes, snapshot.files), shape.oid)

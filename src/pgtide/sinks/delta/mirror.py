@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -48,11 +49,15 @@ class MirrorPlan:
     soft_delete: bool
     relations: Mapping[int, int]  # of a partitioned table: relation by shape id, else empty
 
+    @cached_property
+    def _named(self) -> list[tuple[str, Cell]]:
+        """What rules leave of the row, by the names in the mirror."""
+        cells = self._cells(())
+        return list(zip(target_names(cells, OWN), cells, strict=True))
+
     def columns(self) -> list[TargetColumn]:
         """The columns of the mirror, pgtide's own last."""
-        cells = self._cells(())
-        names = target_names(cells, OWN)
-        data = [TargetColumn(n, c.type, c.attnum) for n, c in zip(names, cells, strict=True)]
+        data = [TargetColumn(name, cell.type, cell.attnum) for name, cell in self._named]
         own = [TargetColumn(LSN, LongType()), TargetColumn(SEQ, LongType())]
         if self.committed_at:
             own.append(TargetColumn(COMMITTED_AT, TimestampType()))
@@ -64,19 +69,11 @@ class MirrorPlan:
 
     def keys(self) -> dict[str, str]:
         """Key columns of the mirror, each with the name of its typed value in compaction."""
-        cells = self._cells(())
-        names = target_names(cells, OWN)
         found = {}
+        sources = {column.name: column for column in self.layout.columns}
         for key, name in zip(self.layout.key_names, key_names(self.layout), strict=True):
-            source = self.layout.columns[[c.name for c in self.layout.columns].index(key)]
-            cell = next(
-                (
-                    pair
-                    for pair in zip(names, cells, strict=True)
-                    if _is(pair[1], source.attnum, key)
-                ),
-                None,
-            )
+            attnum = sources[key].attnum
+            cell = next((pair for pair in self._named if _is(pair[1], attnum, key)), None)
             if cell is None or cell[1].type_oid == 0:
                 raise TargetError(
                     "a mirror needs the key of its table as it is",
@@ -102,7 +99,7 @@ class MirrorPlan:
 
     def rows(self, state: DataFrame, traits: Traits) -> DataFrame:
         """The mirror's columns of each row, and what is to happen to it."""
-        cells = self._cells(traits.unsent)
+        cells = self._cells(traits.unsent) if traits.unsent else [cell for _, cell in self._named]
         unset = [
             (~cell.sent & (F.col("op") != "delete")).alias(f"{UNSET}{number}")
             for number, cell in enumerate(cells)
@@ -112,7 +109,7 @@ class MirrorPlan:
 
     def project(self, events: DataFrame, *more: str) -> DataFrame:
         """The mirror's columns of rows that have no key, and some columns besides."""
-        return self._select(events, self._cells(()), {}, *map(F.col, more))
+        return self._select(events, [cell for _, cell in self._named], {}, *map(F.col, more))
 
     def _select(
         self, frame: DataFrame, cells: list[Cell], keys: Mapping[str, str], *more: Column
