@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 from pgtide.config import Config
+from pgtide.errors import Unrepresentable
 from pgtide.pipeline.running import PipelineRun
 from tests.fixtures.capture import Captured
 
@@ -26,6 +28,26 @@ def mirror(spark: SparkSession, captured: Captured, table: str) -> list[tuple[An
     frame = spark.read.format("delta").load(str(captured.directory / "lake" / "public" / table))
     columns = [name for name in frame.columns if not name.startswith("_pgtide_")]
     return sorted((tuple(row) for row in frame.select(*columns).collect()), key=repr)
+
+
+def test_views_soft_deletes_and_text(spark: SparkSession, captured: Captured) -> None:
+    captured.run("CREATE TABLE t (id int PRIMARY KEY, day date);\n")
+    captured.run("INSERT INTO t VALUES (1, 'infinity'), (2, '2024-02-29'), (3, NULL);\n")
+    captured.run("DELETE FROM t WHERE id = 3;\n")
+    lake = {"type": "delta", "path": str(captured.directory / "lake"), "soft_delete": True}
+    sink = {**lake, "views": captured.database.name}
+    captured.capture()
+    with pytest.raises(Unrepresentable, match="does not fit"):
+        run_pipeline(spark, captured, sink=sink)
+    run_pipeline(spark, captured, sink=sink, on_unrepresentable="null")
+    captured.run("DELETE FROM t WHERE id = 2;\n")
+    run_pipeline(spark, captured, sink=sink, on_unrepresentable="null")
+    view = spark.table(f"{captured.database.name}.public_t")
+    assert [tuple(row) for row in view.collect()] == [(1, None)]
+    assert [row[0] for row in mirror(spark, captured, "t")] == [1, 2]
+    path = str(captured.directory / "lake" / "_pgtide" / "quarantine")
+    (kept,) = spark.read.format("delta").load(path).collect()
+    assert (kept["column"], kept["key"], kept["text"]) == ("day", '{"id":"1"}', "infinity")
 
 
 def source(captured: Captured, table: str) -> list[tuple[Any, ...]]:

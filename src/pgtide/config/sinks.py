@@ -74,7 +74,8 @@ class DeltaSettings(Section):
     dropped_tables: Literal["keep", "drop"] = "keep"
     """What happens to a table that was dropped at the source."""
     views: str | None = None
-    """Database of the session's catalog in which views without pgtide's own columns are made."""
+    """Database of Spark's catalog for views `<schema>_<table>` of mirrors, without pgtide's own
+    columns and without rows that were deleted softly."""
     pivot: PivotSettings = PivotSettings()
     """Of mode `pivot`: the columns it is about."""
     storage: Options = Field(default={}, repr=False)

@@ -18,7 +18,8 @@ from pgtide.pipeline.steps import TableWork
 from pgtide.spark.failures import as_pgtide_error
 from pgtide.spark.session import prepare
 
-THREADS = max(2, min(8, os.cpu_count() or 2))
+# More than cores: a good part of a table's time is planning, which uses one core at most.
+THREADS = max(4, min(8, os.cpu_count() or 4))
 # A new session begins with the context's settings; these may have been set on the session.
 _KEPT = ("spark.sql.session.timeZone", "spark.sql.shuffle.partitions", "spark.sql.ansi.enabled")
 

@@ -28,7 +28,7 @@ from pgtide.shape import Shape
 from pgtide.spark.alignment import Alignment, added_columns
 from pgtide.spark.cells import CellReader, Policy
 from pgtide.spark.compaction import Traits, compact
-from pgtide.spark.layout import ROW_OPS
+from pgtide.spark.layout import ROW_OPS, Layout
 from pgtide.spark.logged_table import LoggedTable
 from pgtide.spark.paths import spark_path
 
@@ -58,13 +58,12 @@ def changes(
         rows = _refuse_new_shapes(rows, source, found)
     rows = rows.filter(F.col("op").isin(*EVENT_OPS) & F.col("shape").isin(*found.ids))
     reader = CellReader(found.layout, on_unrepresentable)
-    names = F.array(*[F.lit(column.name) for column in found.layout.columns])
     everything = tuple(range(len(found.layout.columns)))
     return source.aligned(rows, found).select(
         *("op", "lsn", "seq", "xid", "committed_at"),
         _struct("before", reader.before()),
         _struct("after", reader.after(everything)),
-        F.transform("unchanged", lambda index: F.get(names, index)).alias("unchanged"),
+        _names("unchanged", found.layout).alias("unchanged"),
     )
 
 
@@ -155,6 +154,16 @@ class _Source:
 def _struct(side: str, cells: list[Cell]) -> Column:
     values = F.struct(*[cell.value.alias(cell.name) for cell in cells])
     return F.when(F.col(side).isNotNull(), values).alias(side)
+
+
+def _names(indexes: str, layout: Layout) -> Column:
+    """Names for indexes of columns; spelled out, because a lambda would not be compiled."""
+    found = [
+        F.when(F.array_contains(indexes, F.lit(index)), F.lit(column.name))
+        for index, column in enumerate(layout.columns)
+    ]
+    nothing = F.array(F.lit(None).cast("string"))
+    return F.when(F.col(indexes).isNotNull(), F.array_except(F.array(*found), nothing))
 
 
 def _refuse_new_shapes(rows: DataFrame, source: _Source, table: LoggedTable) -> DataFrame:

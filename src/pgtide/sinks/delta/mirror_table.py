@@ -19,7 +19,7 @@ from pgtide.sinks.delta.columns import DELETED, LSN, RELATION, SEQ, earlier, quo
 from pgtide.sinks.delta.keyless import write_keyless
 from pgtide.sinks.delta.lake_table import LakeTable
 from pgtide.sinks.delta.merging import Merge, append, merge
-from pgtide.sinks.delta.mirror import MirrorPlan
+from pgtide.sinks.delta.mirror import OWN, MirrorPlan
 from pgtide.sinks.delta.quarantine import NOT_SENT, TYPE, Quarantine, unrepresentable
 from pgtide.sinks.delta.reached import writes
 from pgtide.sinks.delta.target import Target
@@ -58,6 +58,7 @@ class MirrorTable(LakeTable):
         target = self._ready(step, plan.columns())
         if target is None:
             return
+        self._show(step.table, target, plan)
         if not plan.layout.keys:
             self._keyless(target, plan, step, number)
             return
@@ -115,6 +116,22 @@ class MirrorTable(LakeTable):
             F.lit(None).cast("string").alias("text"),
         )
         self._quarantine.add(step.table, number, values, NOT_SENT)
+
+    def _show(self, table: TableName, target: Target, plan: MirrorPlan) -> None:
+        """A view with the columns of the source and nothing else, unless it is there."""
+        if self._settings.views is None:
+            return
+        columns = [column.name for column in plan.columns() if column.name not in OWN]
+        view = f"{quoted(self._settings.views)}.{quoted('_'.join(self._name(table)))}"
+        catalog = target.spark.catalog
+        if catalog.tableExists(view) and target.spark.table(view).columns == columns:
+            return
+        shown = " WHERE NOT " + DELETED if self._settings.soft_delete else ""
+        target.spark.sql(f"CREATE DATABASE IF NOT EXISTS {quoted(self._settings.views)}")
+        target.spark.sql(
+            f"CREATE OR REPLACE VIEW {view} AS "
+            f"SELECT {', '.join(map(quoted, columns))} FROM {target.sql}{shown}"
+        )
 
     def _keyless(self, target: Target, plan: MirrorPlan, step: Rows, number: int) -> None:
         later = self._work.steps[number + 1 :]

@@ -24,6 +24,7 @@ SHAPED_AT_PROPERTY = "pgtide.shaped_at"  # the position from which on it has the
 SHARED_FEATURES = frozenset(
     {"columnMapping", "timestampNtz", "deletionVectors", "appendOnly", "invariants"}
 )
+_ALWAYS = {"delta.columnMapping.mode": "name", "delta.enableDeletionVectors": "false"}
 _TXN = "spark.databricks.delta.write"
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]")
 
@@ -98,11 +99,18 @@ class Target:
     # -- what is to be there ----------------------------------------------------------
 
     def create(self, columns: Sequence[TargetColumn], properties: Mapping[str, str]) -> None:
-        """Make the table anew, with everything on that its life may need."""
-        builder = SparkDeltaTable.createOrReplace(self.spark).location(self.path)
-        builder = builder.addColumns(StructType([column.field for column in columns]))
-        wanted = {"delta.columnMapping.mode": "name", "delta.enableDeletionVectors": "false"}
-        for name, value in {**wanted, **properties}.items():
+        """Make the table, with what its life may need; one that is there is emptied."""
+        schema = StructType([column.field for column in columns])
+        wanted = {**_ALWAYS, **properties}
+        if self.exists():
+            # By path, CREATE OR REPLACE insists on the columns that are there.
+            empty = self.spark.createDataFrame([], schema).write.format("delta")
+            empty.mode("overwrite").option("overwriteSchema", True).save(self.path)
+            self.set_properties(wanted)
+            return
+        builder = SparkDeltaTable.createIfNotExists(self.spark).location(self.path)
+        builder = builder.addColumns(schema)
+        for name, value in wanted.items():
             builder = builder.property(name, value)
         builder.execute()
 
