@@ -2,7 +2,7 @@
 
 The log holds 160 000 pgbench transactions: 640 000 changes of four tables. The limit reads the
 same Parquet files with bare casts, keeps the last row of each key by hand, and writes Delta
-tables. All in one JVM that has done the same on a small log before, in turn.
+tables. All in one JVM that has done the same before, in turn.
 """
 
 from __future__ import annotations

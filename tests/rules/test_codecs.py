@@ -9,6 +9,7 @@ from pgtide import oids
 from pgtide.rules import Cell
 from pgtide.shape import Column
 from pgtide.spark.codecs import codec_for
+from pgtide.spark.sql_text import element
 from tests.rules.bench import Bench, rules_of
 
 COLUMNS = (
@@ -48,12 +49,12 @@ def test_values_of_the_log(spark: SparkSession, bench: Bench) -> None:
 
 def _cell(at: int, column: Column) -> Cell:
     codec = codec_for(column)
-    text = F.get("after", F.lit(at))
+    text = element("after", at)
     return Cell(
         name=column.name,
         type=codec.spark_type,
-        value=codec.decode(text),
-        text=text,
+        value=F.expr(codec.decode(text)),
+        text=F.expr(text),
         sent=None,
         type_oid=column.base_oid or column.type_oid,
     )

@@ -14,6 +14,7 @@ from pyspark.sql.types import ArrayType, DataType, TimestampType
 
 from pgtide.shape import Column
 from pgtide.spark.codecs import Codec, codec_for
+from pgtide.spark.sql_text import Sql
 
 UNREPRESENTABLE = "unrepresentable"
 
@@ -64,9 +65,9 @@ def decode_all(
         map(str, range(len(texts_of))), texts_of.items(), strict=True
     ):
         table[name] = pa.array([*all_texts, *[None] * (height - len(all_texts))], pa.string())
-        value, text = codec.decode(F.col(name)), F.col(name)
-        selected.append(shown(value, codec.spark_type).alias(f"v{name}"))
-        selected.append(codec.unrepresentable(text).alias(f"u{name}"))
+        text = Sql(f"`{name}`")
+        selected.append(shown(F.expr(codec.decode(text)), codec.spark_type).alias(f"v{name}"))
+        selected.append(F.expr(codec.unrepresentable(text)).alias(f"u{name}"))
     # A job of its own, not constant folding while the plan is made.
     frame = spark.createDataFrame(pa.table(table)).repartition(2)
     rows = sorted(frame.select("n", *selected).collect(), key=lambda row: row["n"])

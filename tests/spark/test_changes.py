@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import pgtide
@@ -70,3 +71,43 @@ def test_what_cannot_be_read_is_refused(spark: SparkSession, captured: Captured)
         pgtide.changes(spark, captured.config.log.path, "public.nothing")
     with pytest.raises(pgtide.errors.ConfigError, match="without a key"):
         pgtide.latest(spark, captured.config.log.path, "public.t")
+
+
+def test_several_tables_in_one_pass(spark: SparkSession, captured: Captured) -> None:
+    """Every table is what it is when read by itself, and NULL in the rows of the others."""
+    captured.run(SCRIPT + 'CREATE TABLE "U.x" (id bigint PRIMARY KEY, at timestamptz);\n')
+    captured.run("INSERT INTO \"U.x\" VALUES (7, '2020-02-29 12:00+00');\nTRUNCATE t;\n")
+    captured.capture()
+    log = captured.config.log.path
+    both = pgtide.changes(spark, log, ['public."U.x"', "t"])
+    assert both.columns[5:] == ["table", "public.U.x", "public.t"]
+    for name, column in (('public."U.x"', "public.U.x"), ("public.t", "public.t")):
+        mine = both.filter(both["table"] == column)
+        alone = pgtide.changes(spark, log, name)
+        shown = mine.select("op", "lsn", "seq", "xid", "committed_at", f"`{column}`.*")
+        assert shown.schema == alone.schema
+        assert sorted(shown.toJSON().collect()) == sorted(alone.toJSON().collect())
+    strangers = both.filter("table != 'public.t' AND `public.t` IS NOT NULL")
+    assert strangers.isEmpty()
+    assert both.count() == 15
+
+
+@pytest.mark.parametrize("tables", ["t", ["other", "t"]])
+def test_a_stream_ends_when_its_columns_change(
+    spark: SparkSession, captured: Captured, tmp_path: Path, tables: str | list[str]
+) -> None:
+    """Rows of columns that the query does not know must not be left out silently."""
+    captured.run("CREATE TABLE t (id int PRIMARY KEY);\nCREATE TABLE other (id int PRIMARY KEY);\n")
+    captured.run("INSERT INTO t VALUES (1);\nINSERT INTO other VALUES (1);\n")
+    captured.capture()
+    frame = pgtide.changes(spark, captured.config.log.path, tables, stream=True)
+    captured.run("ALTER TABLE t ADD COLUMN b int;\nINSERT INTO t VALUES (2, 2);\n")
+    captured.capture()
+
+    def start(frame: DataFrame) -> None:
+        writer = frame.writeStream.format("noop").trigger(availableNow=True)
+        writer.option("checkpointLocation", str(tmp_path / "c")).start().awaitTermination()
+
+    with pytest.raises(StreamingQueryException, match="columns changed; start the query again"):
+        start(frame)
+    start(pgtide.changes(spark, captured.config.log.path, tables, stream=True))

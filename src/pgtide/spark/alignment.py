@@ -18,15 +18,15 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pgtide.shape import Column, Shape
+from pgtide.spark.sql_text import case
 
 Places = tuple[int | str | None, ...]  # index in the old row, or text, or nothing
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """How rows of several shapes become rows of one."""
+    """How rows of several shapes become rows of one, or of one per table."""
 
-    shape: Shape
     places: Mapping[int, Places]  # by shape id; not those that need no change
     widths: Mapping[int, int]
 
@@ -42,7 +42,11 @@ class Alignment:
             widths[old.id] = len(old.columns)
             if found != straight or len(old.columns) != len(shape.columns):
                 places[old.id] = found
-        return cls(shape, places, widths)
+        return cls(places, widths)
+
+    def __or__(self, other: Alignment) -> Alignment:
+        """The rows of two tables at once."""
+        return Alignment({**self.places, **other.places}, {**self.widths, **other.widths})
 
     @property
     def complete(self) -> bool:
@@ -51,7 +55,7 @@ class Alignment:
 
     def apply(self, frame: DataFrame) -> DataFrame:
         """The rows with their arrays in the order of the one shape, each checked for its width."""
-        checked = {side: _checked(F.col(side), self.widths) for side in ("before", "after")}
+        checked = {side: _checked(side, self.widths) for side in ("before", "after")}
         frame = frame.withColumns(checked)
         if not self.places:
             return frame
@@ -88,16 +92,15 @@ def _place(column: Column, old: Shape, new: Shape, added: Mapping[int, str]) -> 
     return added.get(column.attnum) if column.attnum is not None else None
 
 
-def _checked(row: SparkColumn, widths: Mapping[int, int]) -> SparkColumn:
+def _checked(row: str, widths: Mapping[int, int]) -> SparkColumn:
     """Reading past the end of an array gives NULL, which would be an invented value."""
-    message = F.concat(
-        F.lit("a row of the log does not fit its shape, at LSN "), F.col("lsn").cast("string")
-    )
-    fits = row.isNull()
-    for width in set(widths.values()):
-        ids = [shape for shape, known in widths.items() if known == width]
-        fits = fits | ((F.size(row) == width) & F.col("shape").isin(*ids))
-    return F.when(fits, row).otherwise(F.raise_error(message).cast("array<string>"))
+    fits = [f"{row} IS NULL"]
+    for width in sorted(set(widths.values())):
+        ids = ", ".join(str(shape) for shape, known in widths.items() if known == width)
+        fits.append(f"(size({row}) = {width} AND shape IN ({ids}))")
+    message = "'a row of the log does not fit its shape, at LSN '"
+    refusal = f"CAST(raise_error(concat({message}, CAST(lsn AS string))) AS array<string>)"
+    return F.expr(case(" OR ".join(fits), row, refusal))
 
 
 def _reordered(row: SparkColumn, moved: Mapping[int, Places]) -> SparkColumn:

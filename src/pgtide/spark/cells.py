@@ -18,6 +18,7 @@ from pgtide.rules.cells import Cell
 from pgtide.spark.codecs import TEXT, Codec
 from pgtide.spark.compaction import unsent
 from pgtide.spark.layout import Layout
+from pgtide.spark.sql_text import Sql, case, element, literal
 
 Policy: TypeAlias = Literal["fail", "null", "text"]
 MARKER = "pgtide: unrepresentable value in"
@@ -54,31 +55,32 @@ class CellReader:
         """Column and text of each value that its type cannot hold; an empty array mostly."""
         found = []
         for index, column in enumerate(self.layout.columns):
-            codec, text = self.codec(index), F.get(side, F.lit(index))
+            codec, text = self.codec(index), element(side, index)
             if not codec.any_text:
-                value = F.struct(F.lit(column.name).alias("column"), text.alias("text"))
-                found.append(F.when(codec.unrepresentable(text), value))
+                value = f"named_struct('column', {literal(column.name)}, 'text', {text})"
+                found.append(case(codec.unrepresentable(text), value))
         if not found:
-            return F.array().cast("array<struct<column:string,text:string>>")
-        return F.array_compact(F.array(*found))
+            return F.expr("CAST(array() AS array<struct<column:string,text:string>>)")
+        return F.expr(f"array_compact(array({', '.join(found)}))")
 
     def _cell(self, index: int, side: str, sent: Column | None) -> Cell:
         column = self.layout.columns[index]
-        codec, text = self.codec(index), F.get(side, F.lit(index))
+        codec, text = self.codec(index), element(side, index)
         value = codec.decode(text)
         if self.policy == "fail" and not codec.any_text:
-            value = F.coalesce(value, F.when(text.isNotNull(), self._refusal(column.name)))
+            refused = case(f"{text} IS NOT NULL", self._refusal(column.name))
+            value = Sql(f"coalesce({value}, {refused})")
         return Cell(
             name=column.name,
             type=codec.spark_type,
-            value=value,
-            text=text,
+            value=F.expr(value),
+            text=F.expr(text),
             sent=sent,
             type_oid=column.base_oid or column.type_oid,
             attnum=column.attnum,
         )
 
-    def _refusal(self, column: str) -> Column:
+    def _refusal(self, column: str) -> Sql:
         name = ".".join((*self.layout.table, column))
-        where = F.concat_ws(":", F.hex("lsn"), F.col("seq").cast("string"))
-        return F.raise_error(F.concat(F.lit(f"{MARKER} {name} at "), where))
+        where = "concat_ws(':', hex(lsn), CAST(seq AS string))"
+        return Sql(f"raise_error(concat({literal(f'{MARKER} {name} at ')}, {where}))")

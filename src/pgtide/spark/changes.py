@@ -10,10 +10,13 @@ ADD COLUMN gave them, rows from before a rename appear under the new name.
 
 from __future__ import annotations
 
+import operator
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property, reduce
+from itertools import product
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -31,14 +34,16 @@ from pgtide.spark.compaction import Traits, compact
 from pgtide.spark.layout import ROW_OPS, Layout
 from pgtide.spark.logged_table import LoggedTable
 from pgtide.spark.paths import spark_path
+from pgtide.spark.sql_text import case, literal
 
 EVENT_OPS = (*ROW_OPS, "truncate")
+CHANGE = ("op", "lsn", "seq", "xid", "committed_at")
 
 
 def changes(
     spark: SparkSession,
     log: str | os.PathLike[str],
-    table: str,
+    table: str | Sequence[str],
     *,
     stream: bool = False,
     on_unrepresentable: Policy = "fail",
@@ -50,21 +55,27 @@ def changes(
     in ``unchanged`` was not sent and is NULL in ``after``. With ``stream`` the result is a
     streaming frame of everything the log holds and of what comes; when the table's columns
     change it fails and is to be started again, from its checkpoint.
+
+    A list of tables is read in one pass: ``op, lsn, seq, xid, committed_at, table``, and for
+    each table a column of its name with ``before, after, unchanged``, NULL in others' rows.
     """
     source = _Source.open(spark, log, storage)
-    found = source.table(table)
+    found = [source.table(name) for name in ([table] if isinstance(table, str) else table)]
     rows = source.stream() if stream else source.batch()
     if stream:
         rows = _refuse_new_shapes(rows, source, found)
-    rows = rows.filter(F.col("op").isin(*EVENT_OPS) & F.col("shape").isin(*found.ids))
-    reader = CellReader(found.layout, on_unrepresentable)
-    everything = tuple(range(len(found.layout.columns)))
-    return source.aligned(rows, found).select(
-        *("op", "lsn", "seq", "xid", "committed_at"),
-        _struct("before", reader.before()),
-        _struct("after", reader.after(everything)),
-        _names("unchanged", found.layout).alias("unchanged"),
-    )
+    ids = [shape for one in found for shape in one.ids]
+    rows = rows.filter(F.col("op").isin(*EVENT_OPS) & F.col("shape").isin(*ids))
+    aligned = source.aligned(rows, found)
+    if isinstance(table, str):
+        return aligned.select(*CHANGE, *_typed(found[0], on_unrepresentable))
+    mine = [F.col("shape").isin(*one.ids) for one in found]
+    names = [F.when(here, F.lit(one.name)) for here, one in zip(mine, found, strict=True)]
+    rest = [
+        F.when(here, F.struct(*_typed(one, on_unrepresentable))).alias(one.name)
+        for here, one in zip(mine, found, strict=True)
+    ]
+    return aligned.select(*CHANGE, F.coalesce(*names).alias("table"), *rest)
 
 
 def latest(
@@ -97,7 +108,7 @@ def latest(
     rows = source.batch().filter(F.col("shape").isin(*found.ids) & _until(as_of))
     emptied = _emptied(rows, found)
     traits = Traits(unsent=_unsent(rows, found))
-    state = compact(source.aligned(rows, found), found.layout, traits)
+    state = compact(source.aligned(rows, [found]), found.layout, traits)
     kept = state.filter((F.col("op") != "delete") & ~emptied)
     cells = CellReader(found.layout, on_unrepresentable).after()
     return kept.select(*[cell.value.alias(cell.name) for cell in cells])
@@ -141,14 +152,33 @@ class _Source:
     def _path(self, name: str) -> str:
         return spark_path(self.storage.child(name).root)
 
-    def aligned(self, rows: DataFrame, table: LoggedTable) -> DataFrame:
+    def aligned(self, rows: DataFrame, tables: Sequence[LoggedTable]) -> DataFrame:
+        """Rows of these tables, in the order of the columns that each has now."""
+        return reduce(operator.or_, map(self._alignment, tables)).apply(rows)
+
+    def _alignment(self, table: LoggedTable) -> Alignment:
         plain = Alignment.to(table.layout.shape, table.shapes)
         if plain.complete:
-            return plain.apply(rows)
+            return plain
         # Columns were added: only then the log is searched for what older rows have in them.
+        added = added_columns(self._ddl, table.layout.shape.oid)
+        return Alignment.to(table.layout.shape, table.shapes, added)
+
+    @cached_property
+    def _ddl(self) -> list[str]:
         ddl = self.batch().filter("op = 'ddl'").select("payload").collect()
-        added = added_columns((row["payload"] for row in ddl), table.layout.shape.oid)
-        return Alignment.to(table.layout.shape, table.shapes, added).apply(rows)
+        return [row["payload"] for row in ddl]
+
+
+def _typed(table: LoggedTable, policy: Policy) -> list[Column]:
+    """``before``, ``after`` and ``unchanged`` of one table's rows."""
+    reader = CellReader(table.layout, policy)
+    everything = tuple(range(len(table.layout.columns)))
+    return [
+        _struct("before", reader.before()),
+        _struct("after", reader.after(everything)),
+        _names("unchanged", table.layout).alias("unchanged"),
+    ]
 
 
 def _struct(side: str, cells: list[Cell]) -> Column:
@@ -159,22 +189,24 @@ def _struct(side: str, cells: list[Cell]) -> Column:
 def _names(indexes: str, layout: Layout) -> Column:
     """Names for indexes of columns; spelled out, because a lambda would not be compiled."""
     found = [
-        F.when(F.array_contains(indexes, F.lit(index)), F.lit(column.name))
+        case(f"array_contains({indexes}, {index})", literal(column.name))
         for index, column in enumerate(layout.columns)
     ]
-    nothing = F.array(F.lit(None).cast("string"))
-    return F.when(F.col(indexes).isNotNull(), F.array_except(F.array(*found), nothing))
+    names = f"array_compact(array({', '.join(found)}))"
+    return F.expr(case(f"{indexes} IS NOT NULL", names))
 
 
-def _refuse_new_shapes(rows: DataFrame, source: _Source, table: LoggedTable) -> DataFrame:
-    """Fail on a row of this table whose columns were not known when the query began.
+def _refuse_new_shapes(
+    rows: DataFrame, source: _Source, tables: Sequence[LoggedTable]
+) -> DataFrame:
+    """Fail on a row of these tables whose columns were not known when the query began.
 
     The shapes are looked up anew in every batch, so that a new partition is noticed too.
     """
     facts = F.struct("oid", "root_oid", "schema", "table", "root_schema", "root_table")
     known = source.shapes_frame().select(F.col("shape").alias("known"), facts.alias("facts"))
     mine = F.lit(False)
-    for prefix in ("", "root_"):
+    for table, prefix in product(tables, ("", "root_")):
         mine = mine | F.col(f"facts.{prefix}oid").isin(*table.relations)
         named = F.struct(f"facts.{prefix}schema", f"facts.{prefix}table")
         # Dropped and created again, it is another relation under the same name.

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -35,9 +33,11 @@ from pyspark.sql.types import (
 
 from pgtide import oids, shape
 from pgtide.spark.array_text import decode_array, decode_hstore
+from pgtide.spark.sql_text import Sql, case, literal, pattern
 
 MAX_PRECISION = 38  # decimal digits that Spark's decimal holds
 MAX_OID = 2**32 - 1
+BYTEA_PREFIX = "\\x"
 
 # \z and not $, which also matches before a line feed at the end. Postgres knows no year 0.
 _DATE = r"(?!0000)\d{4}-\d\d-\d\d"
@@ -50,18 +50,18 @@ class Codec:
     """How texts of one type become values."""
 
     spark_type: DataType
-    decode: Callable[[Column], Column]
+    decode: Callable[[Sql], Sql]
     """The typed value; NULL where the text is NULL or has no value."""
     total: bool = False
     """Whether every value of the type has one in Spark."""
     any_text: bool = False
     """Whether every text has a value, also one that is not of the type."""
 
-    def unrepresentable(self, text: Column) -> Column:
+    def unrepresentable(self, text: Sql) -> Sql:
         """True where there is a text and it has no value; never NULL."""
         if self.any_text:
-            return F.lit(False)
-        return text.isNotNull() & self.decode(text).isNull()
+            return Sql("false")
+        return Sql(f"({text} IS NOT NULL AND {self.decode(text)} IS NULL)")
 
 
 def codec_for(column: shape.Column) -> Codec:
@@ -107,50 +107,59 @@ def _numeric(typmod: int) -> Codec:
     return _guarded(DecimalType(precision, scale), rf"-?\d{{1,{precision}}}{fraction}")
 
 
-def _guarded(spark_type: DataType, pattern: str) -> Codec:
+def _guarded(spark_type: DataType, regex: str) -> Codec:
     """Texts that fit a pattern, cast."""
-    whole = rf"\A(?:{pattern})\z"
-    return Codec(spark_type, lambda text: F.when(text.rlike(whole), text.try_cast(spark_type)))
+    whole = pattern(rf"\A(?:{regex})\z")
+    return Codec(
+        spark_type, lambda text: case(f"{text} RLIKE {whole}", _try_cast(text, spark_type))
+    )
 
 
 def _integer(spark_type: DataType) -> Codec:
     """Texts that are what Spark prints for the number they are cast to: cheaper than a pattern."""
 
-    def decode(text: Column) -> Column:
-        value = text.try_cast(spark_type)
-        return F.when(value.cast("string") == text, value)
+    def decode(text: Sql) -> Sql:
+        value = _try_cast(text, spark_type)
+        return case(f"CAST({value} AS STRING) = {text}", value)
 
     return Codec(spark_type, decode, total=True)
 
 
 def _oid() -> Codec:
-    def decode(text: Column) -> Column:
-        value = text.try_cast(LongType())
-        return F.when((value.cast("string") == text) & value.between(0, MAX_OID), value)
+    def decode(text: Sql) -> Sql:
+        value = _try_cast(text, LongType())
+        fits = f"CAST({value} AS STRING) = {text} AND {value} BETWEEN 0 AND {MAX_OID}"
+        return case(fits, value)
 
     return Codec(LongType(), decode, total=True)
 
 
 def _float(spark_type: DataType) -> Codec:
-    def decode(text: Column) -> Column:
-        value = text.try_cast(spark_type)
-        infinity = F.lit("Infinity").cast(spark_type)
+    finite = pattern(rf"\A{_FINITE}\z")
+
+    def decode(text: Sql) -> Sql:
+        value = _try_cast(text, spark_type)
+        infinity = _try_cast(literal("Infinity"), spark_type)
         # Too large a number would be cast to infinity, too small a one to zero.
-        exact = (F.abs(value) < infinity) & ((value != 0) | text.isin("0", "-0"))
-        named = text.isin("NaN", "Infinity", "-Infinity")
-        return F.when((text.rlike(rf"\A{_FINITE}\z") & exact) | named, value)
+        exact = f"abs({value}) < {infinity} AND ({value} != 0 OR {text} IN ('0', '-0'))"
+        named = f"{text} IN ('NaN', 'Infinity', '-Infinity')"
+        return case(f"({text} RLIKE {finite} AND {exact}) OR {named}", value)
 
     return Codec(spark_type, decode, total=True)
 
 
-def _boolean(text: Column) -> Column:
-    return F.when(text == "t", F.lit(True)).when(text == "f", F.lit(False))
+def _boolean(text: Sql) -> Sql:
+    return Sql(f"CASE {text} WHEN 't' THEN true WHEN 'f' THEN false END")
 
 
-def _bytea(text: Column) -> Column:
+def _bytea(text: Sql) -> Sql:
     # unhex() would take an odd number of digits, and a cast the text's own bytes.
-    hexadecimal = text.startswith("\\x") & (F.octet_length(text) % 2 == 0)
-    return F.when(hexadecimal, F.unhex(F.substr(text, F.lit(3))))
+    hexadecimal = f"startswith({text}, {literal(BYTEA_PREFIX)}) AND octet_length({text}) % 2 = 0"
+    return case(hexadecimal, f"unhex(substr({text}, {len(BYTEA_PREFIX) + 1}))")
+
+
+def _try_cast(text: Sql, spark_type: DataType) -> Sql:
+    return Sql(f"try_cast({text} AS {spark_type.simpleString()})")
 
 
 TEXT = Codec(StringType(), lambda text: text, total=True, any_text=True)

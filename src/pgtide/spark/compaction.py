@@ -102,13 +102,13 @@ def from_old_row(events: DataFrame, layout: Layout, unsent_columns: Sequence[int
 def _keyed(events: DataFrame, layout: Layout, *, moves: bool, carried: Sequence[str]) -> DataFrame:
     names = key_names(layout)
     rows = events.filter(F.col("op").isin(*ROW_OPS))
-    new = F.struct(*_named(layout.key_columns(F.coalesce("after", "before")), names))
+    new = F.struct(*_named(layout.key_columns("coalesce(after, before)"), names))
     typed = rows.select(*EVENT, new.alias("key"))
     nowhere = F.lit(None).cast(typed.schema["key"].dataType)
     if not moves:
         kept = [_carried(typed, name, carried) for name in EVENT]
         return typed.select(*kept, "key.*", nowhere.alias("origin"), F.lit(1).alias("part"))
-    old = F.struct(*_named(layout.key_columns(F.col("before")), names))
+    old = F.struct(*_named(layout.key_columns("before"), names))
     # Values, not texts: 1.0 and 1.00 are one key.
     moved = (F.col("op") == "update") & F.col("before").isNotNull() & ~old.eqNullSafe(F.col("key"))
     gone = F.struct(
@@ -228,7 +228,7 @@ class _Filling:
 
 def unsent(index: int) -> Column:
     """Whether the value of a column was not sent."""
-    return F.coalesce(F.array_contains("unchanged", F.lit(index)), F.lit(False))
+    return F.expr(f"coalesce(array_contains(unchanged, {index}), false)")
 
 
 def _linked(name: str) -> Column:

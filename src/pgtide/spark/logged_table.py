@@ -37,6 +37,10 @@ class LoggedTable:
         return cls(newest, tuple(chosen.values()))
 
     @property
+    def name(self) -> str:
+        return ".".join(self.layout.table)
+
+    @property
     def ids(self) -> list[int]:
         return [shape.id for shape in self.shapes]
 

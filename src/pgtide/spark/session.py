@@ -39,6 +39,11 @@ DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     # Python workers over unix sockets: 40 ms less for every batch that has some.
     "spark.python.unix.domain.socket.enabled": "true",
+    # Where in Python a column was made, looked up for each of the thousands we make.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    # A pipeline of a few tables has more stages than the 100 whose code is kept by default:
+    # each batch would compile them anew.
+    "spark.sql.codegen.cache.maxEntries": "1000",
     **DELTA,
 }
 
@@ -77,6 +82,12 @@ VALUE_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """Loggers of PySpark that print the text of every error, row values included."""
 
 LOG4J = Path(__file__).with_name("log4j2.properties")
+
+COMPILE_ALL = "-XX:-DontCompileHugeMethods"
+"""Java leaves methods over 8000 bytes to its interpreter, and Spark writes such methods for tables
+of a few columns: decoding then takes four times as long."""
+
+JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
 
 
 def session(**conf: object) -> SparkSession:
@@ -149,10 +160,12 @@ def _settings(given: dict[str, str]) -> dict[str, str]:
         settings["spark.jars"] = ",".join(filter(None, [settings.get("spark.jars"), *jars]))
     if DELTA["spark.sql.extensions"] not in settings["spark.sql.extensions"].split(","):
         settings["spark.sql.extensions"] += "," + DELTA["spark.sql.extensions"]
-    options = settings.get("spark.driver.extraJavaOptions", "")
+    for name in JAVA_OPTIONS:
+        settings[name] = f"{COMPILE_ALL} {settings.get(name, '')}".strip()
+    options = settings["spark.driver.extraJavaOptions"]
     if "log4j2.configurationFile" not in options:
         quiet = f"-Dlog4j2.configurationFile={LOG4J.as_uri()}"
-        settings["spark.driver.extraJavaOptions"] = f"{quiet} {options}".strip()
+        settings["spark.driver.extraJavaOptions"] = f"{quiet} {options}"
     return settings
 
 

@@ -165,12 +165,10 @@ class MirrorTable(LakeTable):
         app_id, version = self._batch.mark.app_id(number), self._batch.mark.number
         if target is None or not filled or target.written(app_id, version):
             return
-        layout = step.layout
-        codecs = {c.attnum: codec for c, codec in zip(layout.columns, layout.codecs, strict=True)}
         values: dict[str, str | Column] = {
-            quoted(column.name): codecs[column.attnum].decode(F.lit(filled[column.name]))
+            quoted(column.name): step.layout.value(column.attnum, filled[column.name])
             for column in plan.columns()
-            if column.name in filled
+            if column.attnum is not None and column.name in filled
         }
         with target.idempotent(app_id, version):
             SparkDeltaTable.forPath(target.spark, target.path).update(earlier(step.at), values)

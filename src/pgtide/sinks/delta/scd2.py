@@ -107,10 +107,8 @@ class VersionsTable(LakeTable):
         target = self._ready(step, plan.columns())
         if target is None or target.transaction(REACHED) >= step.at.lsn:
             return
-        layout = step.layout
-        codecs = {c.attnum: codec for c, codec in zip(layout.columns, layout.codecs, strict=True)}
         values: dict[str, str | Column] = {
-            quoted(column.name): codecs[column.attnum].decode(F.lit(step.defaults[column.attnum]))
+            quoted(column.name): step.layout.value(column.attnum, step.defaults[column.attnum])
             for column in plan.columns()
             if column.attnum is not None and column.attnum in step.defaults
         }

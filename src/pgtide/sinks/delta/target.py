@@ -14,7 +14,9 @@ from deltalake.exceptions import TableNotFoundError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from pgtide.log.storage import Storage
 from pgtide.sinks.delta.columns import TargetColumn, quoted
+from pgtide.sinks.delta.first_commit import create_table
 from pgtide.spark.layout import TableName
 
 RELATION_PROPERTY = "pgtide.relation"
@@ -107,6 +109,10 @@ class Target:
             empty = self.spark.createDataFrame([], schema).write.format("delta")
             empty.mode("overwrite").option("overwriteSchema", True).save(self.path)
             self.set_properties(wanted)
+            return
+        storage = Storage(self.path, dict(self.storage))
+        if storage.local is not None:
+            create_table(storage, columns, wanted)
             return
         builder = SparkDeltaTable.createIfNotExists(self.spark).location(self.path)
         builder = builder.addColumns(schema)

@@ -1,0 +1,38 @@
+"""Pieces of Spark SQL as text.
+
+Expressions of many parts are written as text and handed over once: built from PySpark's columns,
+each part is several calls into the JVM, a second for a few tables.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NewType
+
+Sql = NewType("Sql", str)
+"""An expression that may stand where an operand may: a name, a call, or in parentheses."""
+
+_PLAIN = re.compile(r"[A-Za-z0-9_ .,:;/+(){}-]*")
+
+
+def literal(text: str) -> Sql:
+    """A string; what is not plain as hexadecimal, for escapes depend on the session's settings."""
+    if _PLAIN.fullmatch(text):
+        return Sql(f"'{text}'")
+    return Sql(f"decode(unhex('{text.encode().hex()}'), 'UTF-8')")
+
+
+def pattern(regex: str) -> Sql:
+    """A regular expression that has no apostrophe."""
+    assert "'" not in regex
+    return Sql(f"r'{regex}'")
+
+
+def element(array: str, index: int) -> Sql:
+    """An element of an array, NULL beyond its end."""
+    return Sql(f"get({array}, {index})")
+
+
+def case(condition: str, value: str, otherwise: str = "NULL") -> Sql:
+    """One value or the other."""
+    return Sql(f"CASE WHEN {condition} THEN {value} ELSE {otherwise} END")
