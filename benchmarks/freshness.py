@@ -2,7 +2,7 @@
 
 100 transactions a second update one row each, in one of three tables, for 60 s, while ``pgtide
 run`` keeps their mirrors. Every row is updated at most once and holds the time of its update,
-so whoever reads the mirror sees how old the newest change was when it became visible: when the
+so afterwards the mirror's versions tell how old each change was when it became visible: when the
 Delta commit that holds it appeared. Capture's own share is part of it.
 """
 
@@ -15,13 +15,12 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
-from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
 
 from benchmarks import child
 from benchmarks.report import Bar, finish, percentile, progress
@@ -30,7 +29,7 @@ from benchmarks.server import Server, running, work_directory
 BARS = (Bar("p50_s", "<=", 6.0),)
 TABLES = ("red", "green", "blue")
 PATIENCE_S = 600.0
-POLL_S = 0.02
+POLL_S = 2.0
 SCHEMA = """
 CREATE TABLE {0} (id bigint PRIMARY KEY, owner int, amount numeric(12,2), note text,
                   changed_at timestamptz);
@@ -87,21 +86,24 @@ def _measure(
     mirrors = [Mirror(lake / "public" / table) for table in TABLES]
     progress("waiting for the mirrors to fill")
     _until(lambda: all(m.rows() == options.rows for m in mirrors), run)
-    _business(server, options, seconds=10)  # so that the first merges are not part of it
-    for mirror in mirrors:
-        mirror.watch()
+    warm = _business(server, options, seconds=10)  # the first merges are not part of it
+    _until(lambda: sum(m.changed() for m in mirrors) == warm, run)
+    since = [mirror.version() for mirror in mirrors]
     progress(f"{options.rate} transactions a second for {options.seconds} s")
     before, began = _cpu_seconds(run.pid), time.monotonic()
     sent = _business(server, options, seconds=options.seconds)
     cpu = (_cpu_seconds(run.pid) - before) / (time.monotonic() - began)
-    _until(lambda: sum(len(m.latencies) for m in mirrors) >= sent, run)
-    latencies = [latency for mirror in mirrors for latency in mirror.latencies]
+    _until(lambda: sum(m.changed() for m in mirrors) == warm + sent, run)
+    commits = sum(mirror.version() for mirror in mirrors) - sum(since)
+    latencies = [x for mirror, v in zip(mirrors, since, strict=True) for x in mirror.latencies(v)]
+    if len(latencies) != sent:
+        raise SystemExit(f"{len(latencies)} changes were seen, not {sent}")
     figures = {
         "p50_s": percentile(latencies, 50),
         "p99_s": percentile(latencies, 99),
         "cpu_cores": cpu,
-        "changes": float(len(latencies)),
-        "commits": float(sum(m.commits for m in mirrors)),
+        "changes": float(sent),
+        "commits": float(commits),
     }
     return figures, {"latency_s": sorted(round(x, 3) for x in latencies)[:: len(latencies) // 100]}
 
@@ -136,38 +138,39 @@ class Mirror:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.latencies: list[float] = []
-        self.commits = 0
 
     def rows(self) -> int:
-        try:
-            return int(DeltaTable(str(self._path)).to_pyarrow_dataset().count_rows())
-        except TableNotFoundError:
+        if not (self._path / "_delta_log").is_dir():
             return 0
+        return int(self._ask("SELECT count(*) AS n FROM t")["n"][0])
 
-    def watch(self) -> None:
-        """Look at every new version in a thread."""
-        version = DeltaTable(str(self._path)).version()
-        threading.Thread(target=self._watch, args=(version, time.time()), daemon=True).start()
+    def changed(self) -> int:
+        return int(self._ask("SELECT count(changed_at) AS n FROM t")["n"][0])
 
-    def _watch(self, version: int, since: float) -> None:
-        while True:
-            commit = self._path / "_delta_log" / f"{version + 1:020d}.json"
-            if not commit.exists():
-                time.sleep(POLL_S)
-                continue
-            visible_at = commit.stat().st_mtime
-            version += 1
-            newest = since
-            table = DeltaTable(str(self._path), version=version)
-            times = table.to_pyarrow_dataset().to_table(columns=["changed_at"])["changed_at"]
-            for value in times.drop_null().to_pylist():
-                changed = value.timestamp()
-                if changed > since:
-                    self.latencies.append(visible_at - changed)
-                    newest = max(newest, changed)
-            since = newest
-            self.commits += 1
+    def version(self) -> int:
+        return DeltaTable(str(self._path)).version()
+
+    def latencies(self, since: int) -> list[float]:
+        """Of every change that came with a version after this one; looked up afterwards."""
+        seen, found = self._newest(since), []
+        for version in range(since + 1, self.version() + 1):
+            commit = self._path / "_delta_log" / f"{version:020d}.json"
+            visible_at, newest = commit.stat().st_mtime, self._newest(version)
+            query = "SELECT arrow_cast(changed_at, 'Int64') AS us FROM t"
+            changes = self._ask(f"{query} WHERE arrow_cast(changed_at, 'Int64') > {seen}", version)
+            found += [visible_at - us / 1e6 for us in changes["us"]]
+            seen = newest
+        return found
+
+    def _newest(self, version: int) -> int:
+        answer = self._ask("SELECT max(arrow_cast(changed_at, 'Int64')) AS us FROM t", version)
+        return answer["us"][0] or 0
+
+    def _ask(self, query: str, version: int | None = None) -> dict[str, list[Any]]:
+        table = DeltaTable(str(self._path), version=version)
+        answer = QueryBuilder().register("t", table).execute(query).read_all()
+        columns: dict[str, list[Any]] = pa.table(answer).to_pydict()
+        return columns
 
 
 def _until(condition: Any, run: subprocess.Popen[bytes]) -> None:
@@ -177,7 +180,7 @@ def _until(condition: Any, run: subprocess.Popen[bytes]) -> None:
             raise SystemExit(f"pgtide run ended with exit code {run.returncode}")
         if time.monotonic() > deadline:
             raise SystemExit("the mirrors did not get there")
-        time.sleep(0.5)
+        time.sleep(POLL_S)
 
 
 def _cpu_seconds(session: int) -> float:

@@ -13,7 +13,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from delta.tables import DeltaTable as SparkDeltaTable
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import (
+    ColumnProperties,
+    CommitProperties,
+    DeltaTable,
+    Transaction,
+    WriterProperties,
+)
 from deltalake.exceptions import CommitFailedError
 from pyspark.sql import DataFrame
 
@@ -24,6 +30,11 @@ from pgtide.sinks.delta.target import SHARED_FEATURES, Target
 
 SMALL_TABLE_BYTES = 256 << 20
 SMALL_BATCH_ROWS = 100_000
+# A merge writes most of the table anew: like this in half the time of Snappy and dictionaries.
+QUICK_FILES = WriterProperties(
+    compression="LZ4_RAW",
+    default_column_properties=ColumnProperties(dictionary_enabled=False),
+)
 _PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*")
 
 
@@ -99,6 +110,7 @@ def merge_by_driver(table: DeltaTable, merge: Merge, app_id: str, version: int) 
         target_alias="t",
         streamed_exec=False,  # so that bounds of the keys skip files
         commit_properties=properties,
+        writer_properties=QUICK_FILES,
     )
     try:
         (
