@@ -62,7 +62,7 @@ def decode(spark: SparkSession, config: Config, changes: int | None) -> None:
 
 def by_hand(spark: SparkSession, config: Config, changes: int | None) -> None:
     """The limit: what somebody would write for just these tables."""
-    lake = Path(config.log.path).with_name("by_hand")
+    lake = _new_directory(config)
     for table, (keys, types) in TABLES.items():
         log = spark.read.format("delta").load(f"{config.log.path}/changes")
         rows = log.filter((F.col("table") == table) & F.col("op").isin("insert", "update"))
@@ -81,13 +81,18 @@ def by_hand(spark: SparkSession, config: Config, changes: int | None) -> None:
 
 def mirror(spark: SparkSession, config: Config, changes: int | None) -> None:
     """pgtide's mirrors of the same tables."""
-    lake = Path(config.log.path).with_name("lake")
+    lake = _new_directory(config)
     wanted = Pipeline.model_validate({"sink": {"type": "delta", "path": str(lake)}})
     config = config.model_copy(update={"pipelines": {"lake": wanted}})
     PipelineRun(spark, config, "lake").run(until_current=True)
     _check(spark, {table: str(lake / "public" / table) for table in TABLES}, changes)
     shutil.rmtree(lake)
     shutil.rmtree(f"{config.log.path}/pipelines")
+
+
+def _new_directory(config: Config) -> Path:
+    """Nobody has been there: Delta remembers tables by their paths."""
+    return Path(config.log.path).with_name(f"lake-{time.monotonic_ns()}")
 
 
 def _check(spark: SparkSession, paths: dict[str, str], changes: int | None) -> None:

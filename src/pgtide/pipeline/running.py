@@ -98,7 +98,7 @@ class PipelineRun:
         try:
             self._history(delivery)
             delivery.resume()
-            if not self._stop.is_set():
+            if not self._stop.is_set() and not (until_current and self._nothing_new(state)):
                 self._stream(delivery, until_current)
         except TargetClosed:
             pass  # nobody wants more: that is no failure
@@ -156,6 +156,10 @@ class PipelineRun:
             delivery.deliver(frame, "history", number)
             state.chunks_done += 1
             delivery.done(state.version)
+
+    def _nothing_new(self, state: State) -> bool:
+        """Whether the history was everything; the stream begins with the next run then."""
+        return not self._file.streams and self._log.snapshot().version == state.version
 
     def _stream(self, delivery: Delivery, until_current: bool) -> None:
         state = delivery.state

@@ -22,8 +22,20 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import WindowSpec
 
 from pgtide.spark.layout import ROW_OPS, Layout
+from pgtide.spark.sql_text import Sql, case, literal
 
-EVENT = ("op", "before", "after", "unchanged", "lsn", "seq", "xid", "committed_at", "shape")
+EVENT_TYPES = {
+    "op": "string",
+    "before": "array<string>",
+    "after": "array<string>",
+    "unchanged": "array<int>",
+    "lsn": "bigint",
+    "seq": "bigint",
+    "xid": "bigint",
+    "committed_at": "timestamp",
+    "shape": "bigint",
+}
+EVENT = tuple(EVENT_TYPES)
 STARTS = ("insert", "read", "delete")
 
 
@@ -60,9 +72,10 @@ def compact(
     events by key moves every byte of them.
     """
     keys = key_names(layout)
-    newest = F.max_by(F.struct(*EVENT, "origin"), F.struct("lsn", "seq", "part"))
+    row = ", ".join((*EVENT, "origin"))
+    newest = F.expr(f"max_by(struct({row}), struct(lsn, seq, part)) AS newest")
     filled = fill(events, layout, traits, carried)
-    return filled.groupBy(*keys).agg(newest.alias("newest")).select(*keys, "newest.*")
+    return filled.groupBy(*keys).agg(newest).select(*keys, "newest.*")
 
 
 def fill(
@@ -100,36 +113,37 @@ def from_old_row(events: DataFrame, layout: Layout, unsent_columns: Sequence[int
 
 
 def _keyed(events: DataFrame, layout: Layout, *, moves: bool, carried: Sequence[str]) -> DataFrame:
-    names = key_names(layout)
-    rows = events.filter(F.col("op").isin(*ROW_OPS))
-    new = F.struct(*_named(layout.key_columns("coalesce(after, before)"), names))
-    typed = rows.select(*EVENT, new.alias("key"))
-    nowhere = F.lit(None).cast(typed.schema["key"].dataType)
+    row_ops = ", ".join(map(literal, ROW_OPS))
+    new, old = (_key(layout, row) for row in ("coalesce(after, before)", "before"))
+    typed = events.filter(f"op IN ({row_ops})").selectExpr(*EVENT, f"{new} AS key")
+    nowhere = f"CAST(NULL AS {_key_type(layout)}) AS origin"
     if not moves:
-        kept = [_carried(typed, name, carried) for name in EVENT]
-        return typed.select(*kept, "key.*", nowhere.alias("origin"), F.lit(1).alias("part"))
-    old = F.struct(*_named(layout.key_columns("before"), names))
+        kept = [name if name in carried else _nothing(name) for name in EVENT]
+        return typed.selectExpr(*kept, "key.*", nowhere, "1 AS part")
     # Values, not texts: 1.0 and 1.00 are one key.
-    moved = (F.col("op") == "update") & F.col("before").isNotNull() & ~old.eqNullSafe(F.col("key"))
-    gone = F.struct(
-        F.lit("delete").alias("op"),
-        "before",
-        F.lit(None).cast("array<string>").alias("after"),
-        F.lit(None).cast("array<int>").alias("unchanged"),
-        *EVENT[4:],
-        old.alias("key"),
-        nowhere.alias("origin"),
-        F.lit(0).alias("part"),
-    )
-    here = F.struct(*EVENT, "key", F.when(moved, old).alias("origin"), F.lit(1).alias("part"))
-    halves = F.explode(F.when(moved, F.array(gone, here)).otherwise(F.array(here)))
-    return typed.select(halves.alias("e")).select("e.*").select(*EVENT, "key.*", "origin", "part")
+    moved = f"(op = 'update' AND before IS NOT NULL AND NOT {old} <=> key)"
+    left = {"op": "'delete' AS op", "after": _nothing("after"), "unchanged": _nothing("unchanged")}
+    gone = [*(left.get(name, name) for name in EVENT), f"{old} AS key", nowhere, "0 AS part"]
+    here = [*EVENT, "key", f"CASE WHEN {moved} THEN {old} END AS origin", "1 AS part"]
+    halves = f"array(struct({', '.join(gone)}), struct({', '.join(here)}))"
+    whole = f"array(struct({', '.join(here)}))"
+    exploded = typed.selectExpr(f"explode({case(moved, halves, whole)}) AS e").select("e.*")
+    return exploded.select(*EVENT, "key.*", "origin", "part")
 
 
-def _carried(frame: DataFrame, name: str, carried: Sequence[str]) -> Column:
-    if name in carried:
-        return F.col(name)
-    return F.lit(None).cast(frame.schema[name].dataType).alias(name)
+def _key(layout: Layout, row: str) -> Sql:
+    values = zip(key_names(layout), layout.key_values(row), strict=True)
+    return Sql(f"named_struct({', '.join(f'{literal(name)}, {value}' for name, value in values)})")
+
+
+def _key_type(layout: Layout) -> str:
+    types = (layout.codecs[index].spark_type.simpleString() for index in layout.keys)
+    pairs = zip(key_names(layout), types, strict=True)
+    return f"struct<{','.join(f'{name}:{kind}' for name, kind in pairs)}>"
+
+
+def _nothing(name: str) -> str:
+    return f"CAST(NULL AS {EVENT_TYPES[name]}) AS {name}"
 
 
 class _Filling:
@@ -244,7 +258,3 @@ def _linked(name: str) -> Column:
 def _so_far(partition: Sequence[str]) -> WindowSpec:
     ordered = Window.partitionBy(*partition).orderBy("lsn", "seq", "part")
     return ordered.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-
-
-def _named(columns: Sequence[Column], names: Sequence[str]) -> list[Column]:
-    return [column.alias(name) for column, name in zip(columns, names, strict=True)]

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pgtide.shape import Column, Shape
 from pgtide.spark.alignment import Alignment
 from pgtide.spark.codecs import Codec, codec_for
-from pgtide.spark.sql_text import element, literal
+from pgtide.spark.sql_text import Sql, element, literal
 
 ROW_OPS = ("insert", "update", "delete", "read")
 
@@ -60,9 +60,9 @@ class Layout:
         names = [column.name for column in self.columns]
         return tuple(names.index(name) for name in self.key_names)
 
-    def key_columns(self, row: str) -> list[SparkColumn]:
-        """The typed key of a row that is given as its array of texts, in SQL."""
-        return [F.expr(self.codecs[index].decode(element(row, index))) for index in self.keys]
+    def key_values(self, row: str) -> list[Sql]:
+        """The typed key of a row that is given as its array of texts."""
+        return [self.codecs[index].decode(element(row, index)) for index in self.keys]
 
     def value(self, attnum: int, text: str) -> SparkColumn:
         """A constant of a column's type."""
