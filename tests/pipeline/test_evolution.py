@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import IntegerType, LongType
 
+import pgtide
+from pgtide.errors import Unrepresentable
 from pgtide.pipeline.running import PipelineRun
 from tests.fixtures.capture import Captured
 from tests.fixtures.waiting import wait_until
-from tests.pipeline.test_mirror import lake_config, run_pipeline
+from tests.pipeline.test_mirror import lake_config, mirror, run_pipeline
 
 
 def test_types_and_names_change(spark: SparkSession, captured: Captured) -> None:
@@ -77,3 +81,37 @@ def test_a_rename_without_rows_is_followed_at_once(spark: SparkSession, captured
         stop.set()
         thread.join()
     assert failed == []
+
+
+def test_defaults_are_filled_in_once(spark: SparkSession, captured: Captured) -> None:
+    """Commands that leave the columns alone name their defaults again."""
+    captured.run("CREATE TABLE t (id int PRIMARY KEY);\nINSERT INTO t VALUES (1), (2), (3);\n")
+    run_pipeline(spark, captured)
+    captured.run("ALTER TABLE t ADD b int DEFAULT 5;\nUPDATE t SET b = 7 WHERE id = 1;\n")
+    run_pipeline(spark, captured)
+    captured.run("CREATE INDEX ON t (b);\nCOMMENT ON TABLE t IS 'x';\n")
+    captured.run(
+        "BEGIN;\nALTER TABLE t ADD c int DEFAULT 1;\nUPDATE t SET c = 2 WHERE id = 2;\n"
+        "CREATE INDEX ON t (c);\nCOMMIT;\n"
+    )
+    run_pipeline(spark, captured)
+    assert mirror(spark, captured, "t") == [(1, 7, 1), (2, 5, 2), (3, 5, 1)]
+
+
+def test_keys_that_no_type_holds(spark: SparkSession, captured: Captured) -> None:
+    """Two rows must not become one because the type has no value for either key."""
+    captured.run("CREATE TABLE t (id int, till date, v int, PRIMARY KEY (id, till));\n")
+    captured.run("INSERT INTO t VALUES (1, 'infinity', 1), (1, '-infinity', 2);\n")
+    with pytest.raises(Unrepresentable, match="does not fit"):
+        run_pipeline(spark, captured)
+    captured.capture()
+    with pytest.raises(PySparkException, match=r"unrepresentable value in public\.t\.till"):
+        pgtide.latest(spark, captured.config.log.path, "t").collect()
+    sink = {"type": "delta", "path": str(captured.directory / "texts")}
+    run_pipeline(spark, captured, sink=sink, on_unrepresentable="text")
+    captured.run("UPDATE t SET v = 3 WHERE v = 2;\nDELETE FROM t WHERE v = 1;\n")
+    captured.run("ALTER TABLE t ADD day date DEFAULT 'infinity';\n")
+    run_pipeline(spark, captured, sink=sink, on_unrepresentable="text")
+    texts = spark.read.format("delta").load(str(captured.directory / "texts" / "public" / "t"))
+    rows = texts.select("id", "till", "v", "day").collect()
+    assert [tuple(row) for row in rows] == [(1, "-infinity", 3, "infinity")]

@@ -33,6 +33,7 @@ class Columns:
     def __init__(self) -> None:
         self.text = "t"
         self.added = 0
+        self.present: set[str] = set()
 
 
 def insert(rng: random.Random, table: str, columns: Columns) -> str:
@@ -74,12 +75,33 @@ def rename(rng: random.Random, table: str, columns: Columns) -> str:
 
 def add(rng: random.Random, table: str, columns: Columns) -> str:
     columns.added += 1
+    columns.present.add(f"x{columns.added}")
     default = rng.choice(["", " DEFAULT 7", f" DEFAULT {rng.randrange(100)} NOT NULL"])
     return f"ALTER TABLE {table} ADD COLUMN x{columns.added} int{default}"
 
 
+def fill(rng: random.Random, table: str, columns: Columns) -> str:
+    """A value in a column that was added, if any is there still."""
+    if not columns.present:
+        return insert(rng, table, columns)
+    column = rng.choice(sorted(columns.present))
+    return f"UPDATE {table} SET {column} = {rng.randrange(99)} WHERE id < {rng.randrange(KEYS)}"
+
+
+def neutral(rng: random.Random, table: str, columns: Columns) -> str:
+    """DDL that leaves the columns as they are."""
+    statements = [
+        "CREATE INDEX ON {} (n)",
+        "COMMENT ON TABLE {} IS 'x'",
+        "ALTER TABLE {} ALTER n SET DEFAULT 1",
+    ]
+    return rng.choice(statements).format(table)
+
+
 def drop(rng: random.Random, table: str, columns: Columns) -> str:
-    return f"ALTER TABLE {table} DROP COLUMN IF EXISTS x{rng.randrange(1, columns.added + 2)}"
+    column = f"x{rng.randrange(1, columns.added + 2)}"
+    columns.present.discard(column)
+    return f"ALTER TABLE {table} DROP COLUMN IF EXISTS {column}"
 
 
 def text(rng: random.Random) -> str:
@@ -91,9 +113,9 @@ def big(rng: random.Random) -> str:
 
 
 CHANGES: Sequence[Statement] = (
-    [insert] * 6 + [update] * 5 + [update_big] * 2 + [move] * 3 + [delete] * 2
+    [insert] * 6 + [update] * 5 + [update_big] * 2 + [move] * 3 + [delete] * 2 + [fill] * 2
 )
-RARE: Sequence[Statement] = [truncate, rename, add, add, drop]
+RARE: Sequence[Statement] = [truncate, rename, add, add, drop, neutral]
 
 
 def make_history(captured: Captured, rng: random.Random, transactions: int) -> list[str]:

@@ -64,6 +64,54 @@ def test_changes_and_states(spark: SparkSession, captured: Captured, tmp_path: P
     assert isinstance(position, Position)
 
 
+def test_the_state_is_of_the_relation_that_has_the_name(
+    spark: SparkSession, captured: Captured
+) -> None:
+    """Others had the name before: their rows are not the table's. Changes show them all."""
+    captured.run(
+        """CREATE TABLE t (id int PRIMARY KEY);
+INSERT INTO t VALUES (1);
+DROP TABLE t;
+CREATE TABLE t (id int PRIMARY KEY);
+INSERT INTO t VALUES (2);
+CREATE TABLE orders (id int PRIMARY KEY);
+INSERT INTO orders VALUES (10);
+CREATE TABLE orders_new (id int PRIMARY KEY);
+INSERT INTO orders_new VALUES (11);
+ALTER TABLE orders RENAME TO orders_old;
+ALTER TABLE orders_new RENAME TO orders;
+INSERT INTO orders VALUES (12);
+INSERT INTO orders_old VALUES (13);
+"""
+    )
+    captured.capture()
+    log = captured.config.log.path
+    for table in ("t", "orders", "orders_old"):
+        wanted = sorted(captured.execute(f"TABLE {table}"))
+        assert rows(pgtide.latest(spark, log, table)) == wanted, table
+    assert pgtide.changes(spark, log, "t").count() == 2
+    assert pgtide.changes(spark, log, "orders").count() == 3
+
+
+def test_a_partition_may_number_its_columns_otherwise(
+    spark: SparkSession, captured: Captured
+) -> None:
+    """What an update did not send is completed in the column of that name."""
+    captured.run(
+        """CREATE TABLE p (id int PRIMARY KEY, n int, big text) PARTITION BY RANGE (id);
+CREATE TABLE p1 (gone int, big text, id int NOT NULL, n int);
+ALTER TABLE p1 DROP gone;
+ALTER TABLE p1 ALTER big SET STORAGE EXTERNAL;
+ALTER TABLE p ATTACH PARTITION p1 FOR VALUES FROM (0) TO (9);
+INSERT INTO p VALUES (1, 1, repeat('x', 9000));
+UPDATE p SET n = 2;
+"""
+    )
+    captured.capture()
+    found = pgtide.latest(spark, captured.config.log.path, "p")
+    assert rows(found) == captured.execute("TABLE p")
+
+
 def test_what_cannot_be_read_is_refused(spark: SparkSession, captured: Captured) -> None:
     captured.run("CREATE TABLE t (day date);\n")
     captured.capture()

@@ -25,6 +25,7 @@ from pgtide.pipeline.state import State, StateFile
 from pgtide.position import Position
 from pgtide.rules import compile_rules
 from pgtide.shape import Shape
+from pgtide.sinks.delta.lake import name_aside
 from pgtide.sinks.delta.target import directory
 
 _DELTA_LOG = "_delta_log/"
@@ -67,16 +68,19 @@ def target_tables(config: Config, name: str) -> list[str]:
 
 
 def _places(pipeline: Pipeline, shapes: Iterable[Shape]) -> list[str]:
+    """Where tables may be: under their names, or set aside for another of that name."""
     patterns = TablePatterns(pipeline.tables)
-    names = {
-        (shape.root_schema, shape.root_table) if shape.root_oid else (shape.schema, shape.table)
+    relations = {
+        (shape.root_schema, shape.root_table, shape.root_oid)
+        if shape.root_oid
+        else (shape.schema, shape.table, shape.oid)
         for shape in shapes
     }
-    targets = {
-        compile_rules(pipeline.rules, pipeline.routes, *name).target
-        for name in names
-        if patterns.matches(*name)
-    }
+    targets = set()
+    for schema, table, relation in relations:
+        if patterns.matches(schema, table):
+            target = compile_rules(pipeline.rules, pipeline.routes, schema, table).target
+            targets |= {target, name_aside(target, relation)}
     return sorted("/".join(directory(part) for part in target) for target in targets)
 
 

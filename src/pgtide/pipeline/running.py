@@ -6,6 +6,7 @@ tables that somebody wants back are taken up between two batches.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from pgtide.log.readers import update_reader
 from pgtide.log.snapshot import Snapshot
 from pgtide.log.storage import Storage
 from pgtide.pipeline import parking
+from pgtide.pipeline.batch import at_or_after
 from pgtide.pipeline.delivery import Delivery
 from pgtide.pipeline.lease import Lease
 from pgtide.pipeline.reading import LogFrames
@@ -31,6 +33,8 @@ from pgtide.position import Lsn, Position
 from pgtide.sinks.opening import open_sink
 from pgtide.spark.failures import as_pgtide_error
 from pgtide.spark.paths import spark_path
+
+logger = logging.getLogger(__name__)
 
 POLL_S = 0.2
 REQUESTS_S = 1.0  # between two looks whether somebody wants parked tables resumed
@@ -96,6 +100,8 @@ class PipelineRun:
             on_batch=self._on_batch,
         )
         try:
+            if state.resuming is not None:
+                delivery.resume()  # it ends at the position that the history goes on from
             self._history(delivery)
             delivery.resume()
             if not self._stop.is_set() and not (until_current and self._nothing_new(state)):
@@ -132,7 +138,26 @@ class PipelineRun:
         oldest = min([state.position, *(parked.position for parked in state.parked.values())])
         self._refuse_gap(self._log.snapshot(), oldest)
         parking.register(self._storage, self._name, state, self._file.needed_version(state))
+        if state.stream_began and not self._file.streams:
+            self._begin_again(state)
         return state
+
+    def _begin_again(self, state: State) -> None:
+        """The stream's checkpoint is gone: what comes after the position is history now.
+
+        The newest version of the log will do, be those that the stream began at cleaned away.
+        """
+        logger.warning(
+            "pipeline %s has lost its stream's checkpoint; it goes on at %s",
+            self._name,
+            state.position,
+        )
+        snapshot = self._log.snapshot()
+        self._file.clear_stream()  # parts may be left
+        cuts = self._frames.cuts(snapshot, state.position.lsn, self._settings.batch)
+        state.begin_again(snapshot.version, cuts)
+        self._file.save(state)
+        parking.register(self._storage, self._name, state, snapshot.version)
 
     def _refuse_gap(self, snapshot: Snapshot, start: Position) -> None:
         if start.lsn >= snapshot.complete_from:
@@ -153,6 +178,9 @@ class PipelineRun:
             number = state.chunks_done
             after = state.chunks[number - 1] if number else Lsn(max(state.position.lsn - 1, 0))
             frame = self._frames.between(state.version, after, state.chunks[number])
+            if not number:
+                # A stream that was lost may have ended inside a transaction.
+                frame = frame.filter(at_or_after(state.position))
             delivery.deliver(frame, "history", number)
             state.chunks_done += 1
             delivery.done(state.version)
@@ -163,6 +191,10 @@ class PipelineRun:
 
     def _stream(self, delivery: Delivery, until_current: bool) -> None:
         state = delivery.state
+        if not state.stream_began:
+            # Before anything can be written: then a lost checkpoint is known as such.
+            state.stream_began = True
+            self._file.save(state)
         start = None if self._file.streams else state.version
         frame = self._frames.stream(start, state.boundary, self._settings.batch)
         failed: list[BaseException] = []

@@ -2,7 +2,8 @@
 
 The stream's own checkpoint is beside it, in ``stream``. The two belong together: deleting the
 directory makes the pipeline a new one, with another incarnation, that reads the log from its
-beginning; sinks tell by position, not by batch number, what they have. Beside them are
+beginning; sinks tell by position, not by batch number, what they have. When only ``stream`` is
+gone the pipeline gets another incarnation too, and goes on at its position. Beside them are
 ``error.json``, why it last failed, until a batch succeeds; and ``resume/…``, one file for each
 request to take parked tables up again.
 """
@@ -60,10 +61,11 @@ class State:
     """How far a pipeline has come."""
 
     incarnation: str
-    version: int  # of the log, when the pipeline began
-    chunks: list[Lsn]  # the history: upper bounds of its parts
+    version: int  # of the log, when the pipeline began, or had to begin its stream again
+    chunks: list[Lsn]  # the history, what that version held: upper bounds of its parts
     position: Position  # the first position that is not done
     chunks_done: int = 0
+    stream_began: bool = False  # batches of the stream may have been written
     batches: int = 0
     rows: int = 0
     committed_at: datetime | None = None  # of the newest change that was delivered
@@ -79,6 +81,15 @@ class State:
     def new(cls, version: int, start: Position, chunks: list[Lsn]) -> State:
         """A pipeline that has done nothing."""
         return cls(secrets.token_hex(8), version, chunks, start)
+
+    def begin_again(self, version: int, chunks: list[Lsn]) -> None:
+        """Go on at the position with another history, then another stream.
+
+        Batches are numbered anew: under the old incarnation they would pass for written.
+        """
+        self.incarnation = secrets.token_hex(8)
+        self.version, self.chunks, self.chunks_done = version, chunks, 0
+        self.stream_began = False
 
     @property
     def boundary(self) -> Lsn:

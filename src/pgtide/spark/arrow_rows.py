@@ -25,8 +25,8 @@ from pgtide.errors import LogError, Unrepresentable
 from pgtide.position import Lsn, Position
 from pgtide.spark.alignment import Alignment
 from pgtide.spark.arrow_values import Array, decode, holds_oids
-from pgtide.spark.cells import MARKER, CellReader, Policy
-from pgtide.spark.layout import Layout
+from pgtide.spark.cells import CellReader
+from pgtide.spark.layout import MARKER, Layout, Policy
 
 pc: Any = compute  # its stubs know fewer kinds of arguments than the functions take
 

@@ -9,19 +9,16 @@ Postgres can is a string from the start, so that its type does not depend on the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from functools import cached_property
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from pgtide.rules.cells import Cell
-from pgtide.spark.codecs import TEXT, Codec
+from pgtide.spark.codecs import Codec
 from pgtide.spark.compaction import unsent
-from pgtide.spark.layout import Layout
-from pgtide.spark.sql_text import Sql, case, element, literal
-
-Policy: TypeAlias = Literal["fail", "null", "text"]
-MARKER = "pgtide: unrepresentable value in"
+from pgtide.spark.layout import Layout, Policy
+from pgtide.spark.sql_text import case, element, literal
 
 
 @dataclass(frozen=True)
@@ -48,8 +45,11 @@ class CellReader:
 
     def codec(self, index: int) -> Codec:
         """The codec of a column under the policy."""
-        codec = self.layout.codecs[index]
-        return TEXT if self.policy == "text" and not codec.total else codec
+        return self._read.codecs[index]
+
+    @cached_property
+    def _read(self) -> Layout:
+        return self.layout.under(self.policy)
 
     def unrepresentable(self, side: str = "after") -> Column:
         """Column and text of each value that its type cannot hold; an empty array mostly."""
@@ -65,22 +65,12 @@ class CellReader:
 
     def _cell(self, index: int, side: str, sent: Column | None) -> Cell:
         column = self.layout.columns[index]
-        codec, text = self.codec(index), element(side, index)
-        value = codec.decode(text)
-        if self.policy == "fail" and not codec.any_text:
-            refused = case(f"{text} IS NOT NULL", self._refusal(column.name))
-            value = Sql(f"coalesce({value}, {refused})")
         return Cell(
             name=column.name,
-            type=codec.spark_type,
-            value=F.expr(value),
-            text=F.expr(text),
+            type=self.codec(index).spark_type,
+            value=F.expr(self._read.typed(side, index)),
+            text=F.expr(element(side, index)),
             sent=sent,
             type_oid=column.base_oid or column.type_oid,
             attnum=column.attnum,
         )
-
-    def _refusal(self, column: str) -> Sql:
-        name = ".".join((*self.layout.table, column))
-        where = "concat_ws(':', hex(lsn), CAST(seq AS string))"
-        return Sql(f"raise_error(concat({literal(f'{MARKER} {name} at ')}, {where}))")

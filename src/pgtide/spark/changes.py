@@ -29,9 +29,9 @@ from pgtide.position import Lsn, Position
 from pgtide.rules.cells import Cell
 from pgtide.shape import Shape
 from pgtide.spark.alignment import Alignment, added_columns
-from pgtide.spark.cells import CellReader, Policy
+from pgtide.spark.cells import CellReader
 from pgtide.spark.compaction import Traits, compact
-from pgtide.spark.layout import ROW_OPS, Layout
+from pgtide.spark.layout import ROW_OPS, Layout, Policy
 from pgtide.spark.logged_table import LoggedTable
 from pgtide.spark.paths import spark_path
 from pgtide.spark.sql_text import case, literal
@@ -89,7 +89,8 @@ def latest(
 ) -> DataFrame:
     """The table's rows, rebuilt from the log: now, or as of a position or a time.
 
-    A position is the first that does not count; a time is the last that does.
+    A position is the first that does not count; a time is the last that does. Rows of another
+    table that had the name before, be it at that time, do not count.
     """
     source = _Source.open(spark, log, storage)
     if source.complete_from:
@@ -98,7 +99,7 @@ def latest(
             detail=f"Retention has kept {Position(Lsn(source.complete_from))} and later.",
             hint="Read a mirror instead, or set log.retention higher.",
         )
-    found = source.table(table)
+    found = source.table(table).present
     if not found.layout.keys:
         raise ConfigError(
             "the state of a table without a key cannot be told from its changes",
@@ -108,7 +109,8 @@ def latest(
     rows = source.batch().filter(F.col("shape").isin(*found.ids) & _until(as_of))
     emptied = _emptied(rows, found)
     traits = Traits(unsent=_unsent(rows, found))
-    state = compact(source.aligned(rows, [found]), found.layout, traits)
+    layout = found.layout.under(on_unrepresentable)
+    state = compact(source.aligned(rows, [found]), layout, traits)
     kept = state.filter((F.col("op") != "delete") & ~emptied)
     cells = CellReader(found.layout, on_unrepresentable).after()
     return kept.select(*[cell.value.alias(cell.name) for cell in cells])
@@ -240,9 +242,14 @@ def _unsent(rows: DataFrame, table: LoggedTable) -> tuple[int, ...]:
     found = rows.select(F.explode("unchanged").alias("index"), "shape").distinct().collect()
     names = [column.name for column in table.layout.columns]
     by_id = {shape.id: shape for shape in table.shapes}
-    old = {by_id[row["shape"]].columns[row["index"]] for row in found}
     mine = {column.attnum: column.name for column in table.layout.columns}
-    current = {mine.get(column.attnum, column.name) for column in old}
+    current = set()
+    for row in found:
+        shape = by_id[row["shape"]]
+        column = shape.columns[row["index"]]
+        # A partition numbers its columns by itself.
+        same = shape.oid == table.layout.shape.oid
+        current.add(mine.get(column.attnum, column.name) if same else column.name)
     return tuple(index for index, name in enumerate(names) if name in current)
 
 

@@ -16,7 +16,7 @@ from pgtide.errors import (
     Unrepresentable,
 )
 from pgtide.position import Lsn
-from pgtide.spark.cells import MARKER
+from pgtide.spark.layout import MARKER
 
 _UNREPRESENTABLE = re.compile(re.escape(MARKER) + r" (.+) at ([0-9A-F]+):(\d+)")
 _DAMAGED = "a row of the log does not fit its shape"

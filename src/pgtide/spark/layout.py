@@ -7,9 +7,9 @@ to the root: its layout is theirs, and their arrays are put into its order, colu
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
@@ -17,12 +17,18 @@ from pyspark.sql import functions as F
 
 from pgtide.shape import Column, Shape
 from pgtide.spark.alignment import Alignment
-from pgtide.spark.codecs import Codec, codec_for
-from pgtide.spark.sql_text import Sql, element, literal
+from pgtide.spark.codecs import TEXT, Codec, codec_for
+from pgtide.spark.sql_text import Sql, case, element, literal
 
 ROW_OPS = ("insert", "update", "delete", "read")
 
 TableName: TypeAlias = tuple[str, str]  # schema and table
+
+Policy: TypeAlias = Literal["fail", "null", "text"]
+"""What becomes of a value that its type cannot hold: an error that names column and position, not
+the value; NULL; or every column of such a type is a string, so that it does not depend on the data.
+"""
+MARKER = "pgtide: unrepresentable value in"
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,7 @@ class Layout:
 
     shape: Shape  # of the root, when the rows are of partitions
     key_names: tuple[str, ...]  # columns that identify a row; empty for a table without a key
+    policy: Policy = "null"
 
     @classmethod
     def of(cls, shape: Shape, shapes: Mapping[int, Shape]) -> Layout:
@@ -52,7 +59,10 @@ class Layout:
     @cached_property
     def codecs(self) -> tuple[Codec, ...]:
         """One codec per column."""
-        return tuple(codec_for(column) for column in self.columns)
+        found = tuple(codec_for(column) for column in self.columns)
+        if self.policy != "text":
+            return found
+        return tuple(codec if codec.total else TEXT for codec in found)
 
     @cached_property
     def keys(self) -> tuple[int, ...]:
@@ -60,9 +70,24 @@ class Layout:
         names = [column.name for column in self.columns]
         return tuple(names.index(name) for name in self.key_names)
 
+    def under(self, policy: Policy) -> Layout:
+        """The same columns, read under a policy."""
+        return replace(self, policy=policy)
+
+    def typed(self, row: str, index: int) -> Sql:
+        """A value of a row that is given as its array of texts; ``lsn`` and ``seq`` are beside."""
+        codec, text = self.codecs[index], element(row, index)
+        value = codec.decode(text)
+        if self.policy != "fail" or codec.any_text:
+            return value
+        name = ".".join((*self.table, self.columns[index].name))
+        where = "concat_ws(':', hex(lsn), CAST(seq AS string))"
+        refusal = f"raise_error(concat({literal(f'{MARKER} {name} at ')}, {where}))"
+        return Sql(f"coalesce({value}, {case(f'{text} IS NOT NULL', refusal)})")
+
     def key_values(self, row: str) -> list[Sql]:
         """The typed key of a row that is given as its array of texts."""
-        return [self.codecs[index].decode(element(row, index)) for index in self.keys]
+        return [self.typed(row, index) for index in self.keys]
 
     def value(self, attnum: int, text: str) -> SparkColumn:
         """A constant of a column's type."""

@@ -26,9 +26,8 @@ from pgtide.log.storage import Storage
 from pgtide.position import Position
 from pgtide.spark.alignment import Alignment, added_columns
 from pgtide.spark.arrow_rows import PLAIN, ChangeRows
-from pgtide.spark.cells import Policy
 from pgtide.spark.changes import EVENT_OPS
-from pgtide.spark.layout import TableName
+from pgtide.spark.layout import Policy, TableName
 from pgtide.spark.logged_table import LoggedTable
 
 pc: Any = compute  # its stubs know fewer kinds of arguments than the functions take

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pgtide.config.patterns import split_name
 from pgtide.errors import ConfigError
@@ -20,7 +20,7 @@ class LoggedTable:
 
     @classmethod
     def find(cls, name: str, shapes: Mapping[int, Shape]) -> LoggedTable:
-        """The table that has this name now, with what it was before."""
+        """The table that has this name now, with what it was before, and others of this name."""
         parts = [part for part, _ in split_name(name)]
         wanted = (parts[0], parts[1]) if len(parts) == 2 else ("public", parts[0])
         layouts = {shape.id: Layout.of(shape, shapes) for shape in shapes.values()}
@@ -35,6 +35,13 @@ class LoggedTable:
         mine = [s for s in shapes.values() if relation in (s.oid, s.root_oid)]
         chosen = {shape.id: shape for shape in (*named, *mine)}
         return cls(newest, tuple(chosen.values()))
+
+    @property
+    def present(self) -> LoggedTable:
+        """Only the relation that has the name now, with its partitions, whatever it was called."""
+        relation = self.layout.shape.oid
+        mine = (shape for shape in self.shapes if relation in (shape.oid, shape.root_oid))
+        return replace(self, shapes=tuple(mine))
 
     @property
     def name(self) -> str:

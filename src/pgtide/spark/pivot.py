@@ -31,11 +31,13 @@ from pgtide.rules.cells import Cell
 from pgtide.shape import Shape
 from pgtide.spark.cells import CellReader
 from pgtide.spark.layout import Layout
+from pgtide.spark.sql_text import quoted
 
 TEXTS = ("change_field", "old_value", "new_value")
 TIMES = ("datetime_created", "datetime_updated", "datetime_deleted", "datetime_inserted")
 CRUD_TYPE = "crud_type"
 RESERVED = (*TEXTS, *TIMES, CRUD_TYPE)
+_FIELD = "_pgtide_field"  # what is told of a field, beside key columns of any name
 _LETTERS = {"insert": "c", "update": "u", "delete": "d"}
 
 
@@ -121,11 +123,15 @@ class _Pivot:
         letters = F.create_map(*[F.lit(part) for pair in _LETTERS.items() for part in pair])
         return rows.select(
             *[cell.value.alias(name) for name, cell in self.key],
-            F.explode(fields).alias("field"),
+            F.explode(fields).alias(_FIELD),
             *[times[name].alias(name) for name in TIMES],
             letters[op].alias(CRUD_TYPE),
             *[F.col(logged).alias(name) for name, logged in carried.items()],
-        ).select(*[name for name, _ in self.key], "field.*", *TIMES, CRUD_TYPE, *carried)
+        ).select(
+            *[quoted(name) for name, _ in self.key],
+            f"{_FIELD}.*",
+            *map(quoted, (*TIMES, CRUD_TYPE, *carried)),
+        )
 
     def _key_names(self) -> list[str]:
         """Names of the key columns after the rules."""

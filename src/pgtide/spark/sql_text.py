@@ -15,6 +15,11 @@ Sql = NewType("Sql", str)
 _PLAIN = re.compile(r"[A-Za-z0-9_ .,:;/+(){}-]*")
 
 
+def quoted(name: str) -> Sql:
+    """A column by its name, whatever characters that has."""
+    return Sql("`" + name.replace("`", "``") + "`")
+
+
 def literal(text: str) -> Sql:
     """A string; what is not plain as hexadecimal, for escapes depend on the session's settings."""
     if _PLAIN.fullmatch(text):

@@ -75,8 +75,3 @@ def earlier(at: Position) -> Column:
     """Whether a row of a lake table is of an event before this one."""
     lsn, seq = F.col(LSN), F.col(SEQ)
     return (lsn < int(at.lsn)) | ((lsn == int(at.lsn)) & (seq < at.seq))
-
-
-def quoted(name: str) -> str:
-    """A name as Spark SQL reads it."""
-    return "`" + name.replace("`", "``") + "`"

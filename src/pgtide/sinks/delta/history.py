@@ -23,9 +23,9 @@ from pgtide.sinks.delta.columns import (
     target_names,
 )
 from pgtide.sinks.delta.event_table import EventTable
-from pgtide.spark.cells import CellReader, Policy
+from pgtide.spark.cells import CellReader
 from pgtide.spark.identity import left_out, with_identity
-from pgtide.spark.layout import Layout
+from pgtide.spark.layout import Layout, Policy
 
 OP = "_pgtide_op"
 XID = "_pgtide_xid"

@@ -3,7 +3,8 @@
 Inserts are appended. Where the source sends whole old rows (REPLICA IDENTITY FULL), an update
 or delete takes away one of the equal rows: how often each row is there afterwards follows from
 how often it was there and what the events add and take. One MERGE removes what there was of
-such rows and writes what there is to be.
+such rows and writes what there is to be. Rows count as equal as the mirror has them: rules may
+leave out or mask what tells them apart at the source.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ from pyspark.sql import functions as F
 
 from pgtide.errors import PipelineError
 from pgtide.pipeline.steps import Rows
-from pgtide.sinks.delta.columns import quoted
+from pgtide.sinks.delta.columns import LSN, SEQ
 from pgtide.sinks.delta.mirror import GONE, OWN, MirrorPlan
 from pgtide.sinks.delta.reached import Portion
 from pgtide.sinks.delta.target import Target
 from pgtide.spark.compaction import EVENT, from_old_row
+from pgtide.spark.sql_text import quoted
 
 COUNT = "_pgtide_count"  # how many of these rows are added, or taken if negative
+THERE = "_pgtide_there"  # how many of these rows the mirror has
+NEWEST = "_pgtide_newest"  # of equal rows the one of the latest event
 
 
 def write_keyless(target: Target, plan: MirrorPlan, portion: Portion, events: DataFrame) -> None:
@@ -73,15 +77,15 @@ def _columns(plan: MirrorPlan, rows: DataFrame) -> DataFrame:
 def _merge(target: Target, plan: MirrorPlan, portion: Portion, net: DataFrame) -> None:
     names = [column.name for column in plan.columns()]
     data = [name for name in names if name not in OWN]
-    rows = plan.project(net, COUNT).select(*map(quoted, names), COUNT)
+    rows = _counted(plan.project(net, COUNT), names, data)
     taken = rows.filter(F.col(COUNT) < 0)
-    there = target.frame().groupBy(*map(quoted, data)).agg(F.count("*").alias("there"))
+    there = target.frame().groupBy(*map(quoted, data)).agg(F.count("*").alias(THERE))
     left = (
         taken.alias("s")
         .join(there.alias("t"), _equal("s", "t", data))
         .select(
             *[F.col(f"s.{quoted(name)}") for name in names],
-            (F.col("there") + F.col(COUNT)).alias(COUNT),
+            (F.col(THERE) + F.col(COUNT)).alias(COUNT),
         )
     )
     removed = taken.select(*map(quoted, names), F.lit(True).alias(GONE))
@@ -99,6 +103,20 @@ def _merge(target: Target, plan: MirrorPlan, portion: Portion, net: DataFrame) -
             )
             .execute()
         )
+
+
+def _counted(rows: DataFrame, names: list[str], data: list[str]) -> DataFrame:
+    """Each row that the mirror tells apart, with how many of it are added.
+
+    The values are those of the newest, not the group's: grouping makes 0.0 of -0.0.
+    """
+    newest = F.max_by(F.struct(*map(quoted, names)), F.struct(LSN, SEQ))
+    return (
+        rows.groupBy(*map(quoted, data))
+        .agg(F.sum(COUNT).alias(COUNT), newest.alias(NEWEST))
+        .filter(F.col(COUNT) != 0)
+        .select(f"{NEWEST}.*", COUNT)
+    )
 
 
 def _equal(one: str, other: str, names: list[str]) -> Column:

@@ -18,6 +18,12 @@ from pgtide.sinks.delta.target import RELATION_PROPERTY, SHAPED_AT_PROPERTY, Tar
 from pgtide.spark.layout import TableName
 
 
+def name_aside(name: TableName, relation: int) -> TableName:
+    """What a relation's table is called once another one has taken its name."""
+    schema, table = name
+    return schema, f"{table}__{relation}"
+
+
 class Lake:
     """The tables that one writer works on."""
 
@@ -45,8 +51,7 @@ class Lake:
 
     def set_aside(self, name: TableName, relation: int) -> None:
         """Give way to another table of this name: the old one gets its relation id as a suffix."""
-        schema, table = name
-        self.rename(relation, (schema, f"{table}__{relation}"))
+        self.rename(relation, name_aside(name, relation))
 
     def rename(self, relation: int, to: TableName) -> None:
         """Give a table its new name; on an object store that copies it."""

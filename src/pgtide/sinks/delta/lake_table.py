@@ -161,3 +161,11 @@ def differs(target: Target, wanted: list[TargetColumn]) -> bool:
     return not set(wanted) <= set(existing) or any(
         column.attnum is not None and column not in wanted for column in existing
     )
+
+
+def shaped_by(target: Target, step: Reshaped) -> bool:
+    """Whether the table got its columns by this command: others name the same columns too.
+
+    CREATE INDEX tells again what ADD COLUMN gave older rows, who may hold something else by now.
+    """
+    return target.properties().get(SHAPED_AT_PROPERTY) == str(step.at)

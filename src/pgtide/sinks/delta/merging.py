@@ -24,9 +24,10 @@ from deltalake.exceptions import CommitFailedError
 from pyspark.sql import DataFrame
 
 from pgtide.errors import TargetUnavailable
-from pgtide.sinks.delta.columns import DELETED, LSN, SEQ, quoted
-from pgtide.sinks.delta.mirror import GONE, PATCH, UNSET, newer
+from pgtide.sinks.delta.columns import DELETED, LSN, SEQ
+from pgtide.sinks.delta.mirror import ERASED, GONE, ORIGIN, PATCH, UNSET, newer
 from pgtide.sinks.delta.target import SHARED_FEATURES, Target
+from pgtide.spark.sql_text import quoted
 
 SMALL_TABLE_BYTES = 256 << 20
 SMALL_BATCH_ROWS = 100_000
@@ -98,7 +99,7 @@ def merge_by_spark(target: Target, merge: Merge, app_id: str, version: int) -> N
 
 def merge_by_driver(table: DeltaTable, merge: Merge, app_id: str, version: int) -> None:
     """The same by delta-rs."""
-    rows = _in_utc(merge.rows.drop("origin").toArrow())
+    rows = _in_utc(merge.rows.drop(ORIGIN).toArrow())
     if rows.num_rows == 0:
         return
     clauses = _Clauses(merge, str)
@@ -138,14 +139,16 @@ class _Clauses:
         self.update = later
         self.insert = f"NOT s.{GONE} AND NOT s.{PATCH}"
         unset = merge.unset()
-        own = {LSN, SEQ, DELETED}
         self.assignments = {}
         self.values = {}
         for column in merge.columns:
             source = f"s.{name(column)}"
             kept = [f"s.{unset[column]}"] if column in unset else []
-            if merge.soft_delete and column not in own:
-                kept.append(f"s.{GONE}")
+            if column == DELETED:
+                # The filter hinges on what did not change: a row that it hides stays hidden.
+                kept.append(f"(s.{PATCH} AND t.{DELETED})")
+            elif merge.soft_delete and column not in (LSN, SEQ):
+                kept.append(f"s.{ERASED}")
             self.values[name(column)] = source
             self.assignments[name(column)] = (
                 f"CASE WHEN {' OR '.join(kept)} THEN t.{name(column)} ELSE {source} END"

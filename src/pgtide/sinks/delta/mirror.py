@@ -31,9 +31,11 @@ from pgtide.spark.cells import CellReader
 from pgtide.spark.compaction import Traits, compact, key_names
 from pgtide.spark.layout import Layout
 
-GONE = "_pgtide_gone"  # the row is to leave the mirror
+GONE = "_pgtide_gone"  # the row is to leave the mirror: deleted, or out by a filter
+ERASED = "_pgtide_erased"  # the row was deleted at the source: there are no values to store
 PATCH = "_pgtide_patch"  # only to change a row that is there: a filter hinges on what was not sent
 UNSET = "_pgtide_unset_"  # before a column's number: its value was not sent
+ORIGIN = "_pgtide_origin"  # compaction's ``origin``, beside columns that may have that name
 
 OWN = (LSN, SEQ, COMMITTED_AT, DELETED, RELATION)
 
@@ -105,49 +107,59 @@ class MirrorPlan:
             for number, cell in enumerate(cells)
             if cell.sent is not None
         ]
-        return self._select(state, cells, self.keys(), *self._fate(traits), *unset, F.col("origin"))
+        gone, patch = self._fate(traits)
+        fate = [gone.alias(GONE), _deleted().alias(ERASED), patch.alias(PATCH)]
+        origin = F.col("origin").alias(ORIGIN)
+        return self._select(state, cells, self.keys(), gone, *fate, *unset, origin)
 
     def project(self, events: DataFrame, *more: str) -> DataFrame:
         """The mirror's columns of rows that have no key, and some columns besides."""
-        return self._select(events, [cell for _, cell in self._named], {}, *map(F.col, more))
+        cells = [cell for _, cell in self._named]
+        return self._select(events, cells, {}, F.lit(False), *map(F.col, more))
 
     def _select(
-        self, frame: DataFrame, cells: list[Cell], keys: Mapping[str, str], *more: Column
+        self,
+        frame: DataFrame,
+        cells: list[Cell],
+        keys: Mapping[str, str],
+        gone: Column,
+        *more: Column,
     ) -> DataFrame:
         names = target_names(cells, OWN)
         values = [
             F.col(keys[name]).alias(name) if name in keys else cell.value.alias(name)
             for name, cell in zip(names, cells, strict=True)
         ]
-        return frame.select(*values, *self._own(), *more)
+        return frame.select(*values, *self._own(gone), *more)
 
     def _cells(self, unsent: tuple[int, ...]) -> list[Cell]:
         return self.rules.apply(self.reader.after(unsent), F.col("op"))
 
-    def _own(self) -> list[Column]:
+    def _own(self, gone: Column) -> list[Column]:
         own = [F.col("lsn").alias(LSN), F.col("seq").alias(SEQ)]
         if self.committed_at:
             own.append(F.col("committed_at").alias(COMMITTED_AT))
         if self.soft_delete:
-            own.append((F.col("op") == "delete").alias(DELETED))
+            own.append(gone.alias(DELETED))
         if self.relations:
             pairs = [F.lit(number) for pair in self.relations.items() for number in pair]
             own.append(F.create_map(*pairs)[F.col("shape")].cast("long").alias(RELATION))
         return own
 
-    def _fate(self, traits: Traits) -> list[Column]:
+    def _fate(self, traits: Traits) -> tuple[Column, Column]:
         """Whether the row goes, and whether it may only change one that is there.
 
         A row that does not pass the filter has no place in the mirror, whatever was there.
         """
-        deleted = F.col("op") == "delete"
+        deleted = _deleted()
         keep = self.rules.keep(self.reader.after(traits.unsent), F.col("op"))
         if keep is None:
-            return [deleted.alias(GONE), F.lit(False).alias(PATCH)]
-        return [
-            (deleted | F.coalesce(~keep, F.lit(False))).alias(GONE),
-            (~deleted & keep.isNull()).alias(PATCH),
-        ]
+            return deleted, F.lit(False)
+        return deleted | F.coalesce(~keep, F.lit(False)), ~deleted & keep.isNull()
+
+
+def _deleted() -> Column:
+    return F.col("op") == "delete"
 
 
 def _is(cell: Cell, attnum: int | None, name: str) -> bool:

@@ -15,9 +15,9 @@ from pgtide.config.sinks import DeltaSettings
 from pgtide.errors import Unrepresentable
 from pgtide.pipeline.batch import Batch
 from pgtide.pipeline.steps import Reshaped, Rows, TableWork, Truncated
-from pgtide.sinks.delta.columns import DELETED, LSN, RELATION, SEQ, earlier, quoted
+from pgtide.sinks.delta.columns import DELETED, LSN, RELATION, SEQ, earlier
 from pgtide.sinks.delta.keyless import write_keyless
-from pgtide.sinks.delta.lake_table import LakeTable
+from pgtide.sinks.delta.lake_table import LakeTable, shaped_by
 from pgtide.sinks.delta.merging import Merge, append, merge
 from pgtide.sinks.delta.mirror import OWN, MirrorPlan
 from pgtide.sinks.delta.quarantine import NOT_SENT, TYPE, Quarantine, unrepresentable
@@ -27,6 +27,7 @@ from pgtide.sinks.delta.unsent import Completing, first_position, may_lack_value
 from pgtide.spark.cells import CellReader
 from pgtide.spark.compaction import key_names
 from pgtide.spark.layout import Layout, TableName
+from pgtide.spark.sql_text import quoted
 
 
 class MirrorTable(LakeTable):
@@ -44,10 +45,11 @@ class MirrorTable(LakeTable):
     def _plan(self, table: TableName, layout: Layout) -> MirrorPlan:
         shapes = self._batch.shapes.values()
         members = {shape.id: shape.oid for shape in shapes if shape.root_oid == layout.shape.oid}
+        policy = self._batch.settings.on_unrepresentable
         return MirrorPlan(
-            layout=layout,
+            layout=layout.under(policy),
             rules=self._batch.rules(table),
-            reader=CellReader(layout, self._batch.settings.on_unrepresentable),
+            reader=CellReader(layout, policy),
             committed_at=self._settings.committed_at,
             soft_delete=self._settings.soft_delete,
             relations=members,
@@ -165,8 +167,10 @@ class MirrorTable(LakeTable):
         app_id, version = self._batch.mark.app_id(number), self._batch.mark.number
         if target is None or not filled or target.written(app_id, version):
             return
+        if not shaped_by(target, step):
+            return
         values: dict[str, str | Column] = {
-            quoted(column.name): step.layout.value(column.attnum, filled[column.name])
+            quoted(column.name): plan.layout.value(column.attnum, filled[column.name])
             for column in plan.columns()
             if column.attnum is not None and column.name in filled
         }

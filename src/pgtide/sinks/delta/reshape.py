@@ -22,8 +22,9 @@ from pyspark.sql.types import (
     TimestampNTZType,
 )
 
-from pgtide.sinks.delta.columns import TargetColumn, existing_columns, quoted
+from pgtide.sinks.delta.columns import TargetColumn, existing_columns
 from pgtide.sinks.delta.target import Target
+from pgtide.spark.sql_text import quoted
 
 _WIDER: dict[type[DataType], tuple[type[DataType], ...]] = {
     ByteType: (ShortType, IntegerType, LongType, DoubleType),

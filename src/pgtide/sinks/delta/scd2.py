@@ -12,8 +12,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pgtide.pipeline.steps import Reshaped, Rows, Truncated
-from pgtide.sinks.delta.columns import LSN, RELATION, SEQ, earlier, quoted
-from pgtide.sinks.delta.lake_table import LakeTable
+from pgtide.sinks.delta.columns import LSN, RELATION, SEQ, earlier
+from pgtide.sinks.delta.lake_table import LakeTable, shaped_by
 from pgtide.sinks.delta.mirror import newer
 from pgtide.sinks.delta.reached import REACHED, Portion, writes
 from pgtide.sinks.delta.target import Target
@@ -26,6 +26,7 @@ from pgtide.sinks.delta.versions import (
     VersionsPlan,
 )
 from pgtide.spark.cells import CellReader
+from pgtide.spark.sql_text import quoted
 
 
 class VersionsTable(LakeTable):
@@ -36,10 +37,11 @@ class VersionsTable(LakeTable):
     def _plan(self, step: Rows | Reshaped) -> VersionsPlan:
         shapes = self._batch.shapes.values()
         root = step.layout.shape.oid
+        policy = self._batch.settings.on_unrepresentable
         return VersionsPlan(
-            layout=step.layout,
+            layout=step.layout.under(policy),
             rules=self._batch.rules(step.table),
-            reader=CellReader(step.layout, self._batch.settings.on_unrepresentable),
+            reader=CellReader(step.layout, policy),
             relations={shape.id: shape.oid for shape in shapes if shape.root_oid == root},
         )
 
@@ -108,10 +110,10 @@ class VersionsTable(LakeTable):
         if target is None or target.transaction(REACHED) >= step.at.lsn:
             return
         values: dict[str, str | Column] = {
-            quoted(column.name): step.layout.value(column.attnum, step.defaults[column.attnum])
+            quoted(column.name): plan.layout.value(column.attnum, step.defaults[column.attnum])
             for column in plan.columns()
             if column.attnum is not None and column.attnum in step.defaults
         }
-        if values:
+        if values and shaped_by(target, step):
             rows = F.col(IS_CURRENT) & earlier(step.at)
             SparkDeltaTable.forPath(target.spark, target.path).update(rows, values)

@@ -15,9 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from pgtide.log.storage import Storage
-from pgtide.sinks.delta.columns import TargetColumn, quoted
+from pgtide.sinks.delta.columns import TargetColumn
 from pgtide.sinks.delta.first_commit import create_table
 from pgtide.spark.layout import TableName
+from pgtide.spark.sql_text import quoted
 
 RELATION_PROPERTY = "pgtide.relation"
 MODE_PROPERTY = "pgtide.mode"

@@ -15,11 +15,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pgtide.position import Lsn, Position
-from pgtide.sinks.delta.columns import LSN, SEQ, quoted
+from pgtide.sinks.delta.columns import LSN, SEQ
 from pgtide.sinks.delta.merging import Merge
-from pgtide.sinks.delta.mirror import GONE, PATCH
+from pgtide.sinks.delta.mirror import GONE, ORIGIN, PATCH
 from pgtide.sinks.delta.target import Target
 from pgtide.spark.compaction import Traits
+from pgtide.spark.sql_text import quoted
 
 FOUND = "_pgtide_found"
 
@@ -39,11 +40,11 @@ class Completing:
 
     def rows(self) -> DataFrame:
         """The rows, those that moved with the values that they left behind."""
-        moved = F.col("origin").isNotNull() & self._wanting()
+        moved = F.col(ORIGIN).isNotNull() & self._wanting()
         stayed = self._rows.filter(~moved)
         there = self._target.frame().alias("t")
         origin = [
-            F.col(f"s.origin.k{number}") == F.col(f"t.{quoted(key)}")
+            F.col(f"s.{ORIGIN}.k{number}") == F.col(f"t.{quoted(key)}")
             for number, key in enumerate(self._merge.keys)
         ]
         joined = (

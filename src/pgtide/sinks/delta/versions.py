@@ -17,10 +17,11 @@ from pyspark.sql.types import BooleanType, LongType, TimestampType
 from pgtide.errors import ConfigError, PipelineError
 from pgtide.rules import TableRules
 from pgtide.rules.cells import Cell
-from pgtide.sinks.delta.columns import LSN, RELATION, SEQ, TargetColumn, quoted, target_names
+from pgtide.sinks.delta.columns import LSN, RELATION, SEQ, TargetColumn, target_names
 from pgtide.spark.cells import CellReader
 from pgtide.spark.compaction import Traits, fill, key_names
 from pgtide.spark.layout import Layout
+from pgtide.spark.sql_text import quoted
 
 VALID_FROM, VALID_TO, IS_CURRENT = "valid_from", "valid_to", "is_current"
 END_LSN, END_SEQ = "_pgtide_end_lsn", "_pgtide_end_seq"

@@ -1,0 +1,83 @@
+"""Parts of what a pipeline left behind are gone, or in the way: nothing is missed or doubled."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from pgtide.config import Config
+from pgtide.log.storage import Storage
+from pgtide.pipeline.replaying import replay, target_tables
+from pgtide.pipeline.running import PipelineRun
+from pgtide.pipeline.state import Parked, Resuming, State, StateFile, now
+from tests.fixtures.capture import Captured
+
+
+def configure(captured: Captured, mode: str) -> Config:
+    sink = {"type": "delta", "path": str(captured.directory / "lake"), "mode": mode}
+    return Config.model_validate({**captured.settings, "pipelines": {"lake": {"sink": sink}}})
+
+
+def run(spark: SparkSession, captured: Captured, config: Config) -> State:
+    captured.capture()
+    return PipelineRun(spark, config, "lake").run(until_current=True)
+
+
+def lake(spark: SparkSession, captured: Captured, table: str) -> list[tuple[Any, ...]]:
+    frame = spark.read.format("delta").load(str(captured.directory / "lake" / "public" / table))
+    names = [name for name in frame.columns if not name.startswith("_pgtide_")]
+    return sorted(tuple(row) for row in frame.select(*names).collect())
+
+
+def test_a_lost_stream_begins_again(spark: SparkSession, captured: Captured) -> None:
+    """Batch numbers begin at 0 again: they must not be taken for those that were written."""
+    captured.run("CREATE TABLE t (id int PRIMARY KEY);\nCREATE TABLE bag (id int);")
+    captured.run("INSERT INTO t VALUES (1);\nINSERT INTO bag VALUES (1), (1);")
+    config = configure(captured, "mirror")
+    file = StateFile(Storage(config.log.path, config.log.storage), "lake")
+    stream = captured.directory / "log" / "pipelines" / "lake" / "stream"
+
+    def check() -> None:
+        for table in ("t", "bag"):
+            assert lake(spark, captured, table) == sorted(captured.execute(f"TABLE {table}"))
+
+    run(spark, captured, config)
+    captured.run("INSERT INTO t VALUES (2);\nINSERT INTO bag VALUES (2), (2);")
+    streamed = run(spark, captured, config)
+    assert file.streams
+    captured.run("INSERT INTO t VALUES (3);\nDELETE FROM t WHERE id = 1;")
+    captured.run("INSERT INTO bag VALUES (1), (3);")
+    shutil.rmtree(stream)
+    again = run(spark, captured, config)
+    check()
+    assert again.incarnation != streamed.incarnation
+    assert again.rows == streamed.rows + 4, "what was delivered is not read again"
+
+    # Killed before the stream's first offset, and while a parked table was catching up: what
+    # comes now must not be passed over when the table is back.
+    again.stream_began = True
+    at = streamed.position
+    again.parked["public.t"] = Parked(at, "message", "detail", "hint", now())
+    again.resuming = Resuming(["public.t"], at, again.position, [again.position.lsn])
+    file.save(again)
+    shutil.rmtree(stream, ignore_errors=True)
+    captured.run("INSERT INTO t VALUES (4);\nINSERT INTO bag VALUES (4);")
+    assert not run(spark, captured, config).parked
+    check()
+    captured.run("INSERT INTO t VALUES (5);\nINSERT INTO bag VALUES (5);")
+    run(spark, captured, config)
+    assert file.streams
+    check()
+
+
+def test_replay_clears_what_was_set_aside(spark: SparkSession, captured: Captured) -> None:
+    captured.run("CREATE TABLE t (id int PRIMARY KEY);\nINSERT INTO t VALUES (1);")
+    captured.run("DROP TABLE t;\nCREATE TABLE t (id int PRIMARY KEY);\nINSERT INTO t VALUES (2);")
+    config = configure(captured, "history")
+    run(spark, captured, config)
+    (aside,) = [path.name for path in (captured.directory / "lake/public").glob("t__*")]
+    assert target_tables(config, "lake") == ["public/t", f"public/{aside}"]
+    replay(spark, config, "lake")
+    assert (lake(spark, captured, "t"), lake(spark, captured, aside)) == ([(2,)], [(1,)])

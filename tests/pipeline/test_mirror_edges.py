@@ -1,0 +1,115 @@
+"""Mirrors where names, rules or equal rows could be taken for something else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.fixtures.capture import Captured
+from tests.pipeline.test_mirror import check_equal, mirror, run_pipeline
+from tests.sinks.lakes import deliver, table
+
+ODD = "a.b`c"
+
+
+def values(frame: DataFrame) -> list[tuple[Any, ...]]:
+    return sorted((tuple(row) for row in frame.collect()), key=repr)
+
+
+def test_columns_named_like_pgtides_own(spark: SparkSession, captured: Captured) -> None:
+    captured.run(
+        f"""CREATE TABLE moved (id int PRIMARY KEY, origin text, doc text);
+ALTER TABLE moved ALTER doc SET STORAGE EXTERNAL;
+INSERT INTO moved SELECT n, 'o' || n, repeat('x', 3000) || n FROM generate_series(1, 3) n;
+CREATE TABLE bag ("there" int, b text);
+ALTER TABLE bag REPLICA IDENTITY FULL;
+INSERT INTO bag VALUES (1, 'a'), (1, 'a'), (2, 'b');
+CREATE TABLE odd (field int, "{ODD}" int, v text, PRIMARY KEY (field, "{ODD}"));
+ALTER TABLE odd REPLICA IDENTITY FULL;
+INSERT INTO odd VALUES (1, 2, 'x');
+"""
+    )
+    run_pipeline(spark, captured)
+    check_equal(spark, captured, "moved", "bag")
+    captured.run(
+        """UPDATE moved SET id = 10, origin = NULL WHERE id = 1;
+UPDATE moved SET origin = 'new' WHERE id = 2;
+DELETE FROM bag WHERE ctid = (SELECT min(ctid) FROM bag);
+UPDATE odd SET v = 'y';
+"""
+    )
+    run_pipeline(spark, captured)
+    check_equal(spark, captured, "moved", "bag")
+    odd = table(spark, captured, "lake", "odd").drop("_pgtide_lsn", "_pgtide_seq")
+    assert values(odd) == [(1, 2, "y")]
+    deliver(spark, captured, "pivot", tables=["public.odd"])
+    pivot = table(spark, captured, "pivot", "odd")
+    assert pivot.columns[:2] == ["field", ODD]
+    assert values(pivot.drop(*[name for name in pivot.columns if name.startswith("datetime")])) == [
+        (1, 2, "v", "x", "y", "u"),
+        (1, 2, "v", None, "x", "c"),
+    ]
+
+
+def test_rows_that_leave_by_a_filter_and_rows_made_equal(
+    spark: SparkSession, captured: Captured
+) -> None:
+    """Soft deletes follow the filter; rows that rules make equal are counted together.
+
+    Spark merges ``hinge``, for its capital, and delta-rs ``orders``.
+    """
+    captured.run(
+        """CREATE TABLE orders (id int PRIMARY KEY, status text, doc text);
+ALTER TABLE orders ALTER doc SET STORAGE EXTERNAL;
+INSERT INTO orders SELECT n, 'open', repeat('a', 3000) FROM generate_series(1, 3) n;
+CREATE TABLE hinge (id int PRIMARY KEY, "N" int, kind text);
+ALTER TABLE hinge ALTER kind SET STORAGE EXTERNAL;
+INSERT INTO hinge SELECT n, 0, repeat('k', 3000) FROM generate_series(1, 2) n;
+CREATE TABLE log (a int, secret text);
+ALTER TABLE log REPLICA IDENTITY FULL;
+INSERT INTO log VALUES (1, 'x'), (1, 'y'), (2, 'x'), (2, 'y'), (2, 'z'), (3, 'x');
+"""
+    )
+    name = captured.database.name
+    sink = {"type": "delta", "path": str(captured.directory / "lake"), "soft_delete": True}
+    sink["views"] = name
+    kept = {"column": "status", "operator": "eq", "value": "open"}
+    hinges = {"column": "kind", "operator": "eq", "value": "k" * 3000}
+    rules = [
+        {"table": "public.orders", "filter": kept},
+        {"table": "public.hinge", "filter": hinges},
+        {"table": "public.log", "exclude": ["secret"]},
+    ]
+
+    def shown(view: str) -> list[tuple[Any, ...]]:
+        return values(spark.table(f"{name}.public_{view}"))
+
+    run_pipeline(spark, captured, sink=sink, rules=rules)
+    a, b = "a" * 3000, "b" * 3000
+    captured.run(
+        """UPDATE orders SET status = 'closed', doc = repeat('b', 3000) WHERE id = 1;
+DELETE FROM orders WHERE id = 2;
+UPDATE hinge SET kind = repeat('l', 3000) WHERE id = 1;
+DELETE FROM log WHERE a = 1;
+DELETE FROM log WHERE a = 2 AND secret < 'z';
+INSERT INTO log VALUES (2, 'new'), (3, 'new');
+UPDATE log SET secret = 'other' WHERE a = 3;
+"""
+    )
+    run_pipeline(spark, captured, sink=sink, rules=rules)
+    assert shown("orders") == [(3, "open", a)], "left by the filter"
+    assert mirror(spark, captured, "orders") == [
+        (1, "closed", b),
+        (2, "open", a),
+        (3, "open", a),
+    ], "only a delete keeps the values of before"
+    assert shown("log") == [(2,), (2,), (3,), (3,)]
+    captured.run(
+        """UPDATE orders SET status = 'open' WHERE id = 1;
+UPDATE hinge SET "N" = 1;
+"""
+    )
+    run_pipeline(spark, captured, sink=sink, rules=rules)
+    assert shown("orders") == [(1, "open", b), (3, "open", a)], "matches again"
+    assert shown("hinge") == [(2, 1, "k" * 3000)], "what was not sent does not match either"
