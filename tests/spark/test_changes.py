@@ -140,14 +140,14 @@ def test_several_tables_in_one_pass(spark: SparkSession, captured: Captured) -> 
     assert both.count() == 15
 
 
-@pytest.mark.parametrize("tables", ["t", ["other", "t"]])
 def test_a_stream_ends_when_its_columns_change(
-    spark: SparkSession, captured: Captured, tmp_path: Path, tables: str | list[str]
+    spark: SparkSession, captured: Captured, tmp_path: Path
 ) -> None:
     """Rows of columns that the query does not know must not be left out silently."""
     captured.run("CREATE TABLE t (id int PRIMARY KEY);\nCREATE TABLE other (id int PRIMARY KEY);\n")
     captured.run("INSERT INTO t VALUES (1);\nINSERT INTO other VALUES (1);\n")
     captured.capture()
+    tables = ["other", "t"]
     frame = pgtide.changes(spark, captured.config.log.path, tables, stream=True)
     captured.run("ALTER TABLE t ADD COLUMN b int;\nINSERT INTO t VALUES (2, 2);\n")
     captured.capture()
