@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import IntegerType, LongType
 
 import pgtide
-from pgtide.errors import Unrepresentable
+from pgtide.errors import PipelineError, Unrepresentable
 from pgtide.pipeline.running import PipelineRun
 from tests.fixtures.capture import Captured
 from tests.fixtures.waiting import wait_until
@@ -115,3 +115,13 @@ def test_keys_that_no_type_holds(spark: SparkSession, captured: Captured) -> Non
     texts = spark.read.format("delta").load(str(captured.directory / "texts" / "public" / "t"))
     rows = texts.select("id", "till", "v", "day").collect()
     assert [tuple(row) for row in rows] == [(1, "-infinity", 3, "infinity")]
+
+
+def test_half_a_table_is_refused(spark: SparkSession, captured: Captured) -> None:
+    """A table takes the name of a selected one: its earlier rows were passed over."""
+    for name in ("t", "t_new"):
+        captured.run(f"CREATE TABLE {name} (id int PRIMARY KEY);\nINSERT INTO {name} VALUES (1);\n")
+    run_pipeline(spark, captured, tables=["public.t"])
+    captured.run("ALTER TABLE t RENAME TO t_old;\nALTER TABLE t_new RENAME TO t;\n")
+    with pytest.raises(PipelineError, match="renamed into the pipeline's selection"):
+        run_pipeline(spark, captured, tables=["public.t"])

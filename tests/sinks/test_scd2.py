@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pgtide.errors import TargetUnavailable
+from pgtide.errors import TargetUnavailable, Unrepresentable
 from pgtide.pipeline.steps import Step
 from pgtide.sinks import delta
 from pgtide.sinks.delta.scd2 import VersionsTable
@@ -147,3 +147,22 @@ INSERT INTO t VALUES (1, 'in'), (2, 'out');
     )
     deliver(spark, captured, "scd2", rules=rules)
     assert versions(spark, captured, "id", "kind") == [(1, "in", False), (2, "in", True)]
+
+
+def test_a_value_that_nothing_has_is_not_made_up(spark: SparkSession, captured: Captured) -> None:
+    """A row left through a filter and comes back, without its large value."""
+    captured.run(
+        """CREATE TABLE t (id int PRIMARY KEY, state text, long text);
+ALTER TABLE t ALTER long SET STORAGE EXTERNAL;
+INSERT INTO t VALUES (1, 'open', repeat('x', 9000));
+"""
+    )
+    rules = [{"table": "t", "filter": {"column": "state", "operator": "eq", "value": "open"}}]
+    deliver(spark, captured, "scd2", rules=rules)
+    captured.run("UPDATE t SET state = 'closed';\n")
+    deliver(spark, captured, "scd2", rules=rules)
+    captured.run("UPDATE t SET state = 'open';\n")
+    with pytest.raises(Unrepresentable, match="does not carry all of its row"):
+        deliver(spark, captured, "scd2", rules=rules)
+    deliver(spark, captured, "scd2", rules=rules, on_unrepresentable="null")
+    assert versions(spark, captured, "id", "long") == [(1, "x" * 9000, False), (1, None, True)]

@@ -11,9 +11,10 @@ from pyspark.sql import functions as F
 
 from pgtide.config.model import Pipeline
 from pgtide.config.patterns import TablePatterns
+from pgtide.errors import PipelineError
 from pgtide.log.source import LogSource
 from pgtide.pipeline.census import Census, steps_of
-from pgtide.pipeline.steps import Rows, TableWork, group_steps
+from pgtide.pipeline.steps import Renamed, Rows, TableWork, group_steps
 from pgtide.position import Position
 from pgtide.rules import TableRules, compile_rules
 from pgtide.shape import Shape
@@ -52,9 +53,22 @@ class Batch:
     @cached_property
     def _selected(self) -> list[TableWork]:
         patterns = TablePatterns(self.settings.tables)
-        return group_steps(
-            step for step in steps_of(self.census, self.shapes) if patterns.matches(*step.table)
-        )
+        steps = steps_of(self.census, self.shapes)
+        for step in steps:
+            if isinstance(step, Renamed):
+                self._refuse_half(step, patterns)
+        return group_steps(step for step in steps if patterns.matches(*step.table))
+
+    def _refuse_half(self, step: Renamed, patterns: TablePatterns) -> None:
+        """A table that gets a selected name has rows that the pipeline has passed over."""
+        if patterns.matches(*step.to) and not patterns.matches(*step.table):
+            old = ".".join(step.table)
+            raise PipelineError(
+                "a table was renamed into the pipeline's selection",
+                detail=f"{old} became {'.'.join(step.to)}; what it held before was not delivered.",
+                hint=f"Add {old} to the pipeline's tables, then run: "
+                f"pgtide replay --pipeline {self.mark.pipeline}",
+            )
 
     def table_rows(self) -> dict[str, int]:
         """How many events of each table were delivered."""

@@ -16,9 +16,10 @@ from pgtide.errors import (
     Unrepresentable,
 )
 from pgtide.position import Lsn
-from pgtide.spark.layout import MARKER
+from pgtide.spark.layout import MARKER, NOT_SENT
 
 _UNREPRESENTABLE = re.compile(re.escape(MARKER) + r" (.+) at ([0-9A-F]+):(\d+)")
+_NOT_SENT = re.compile(re.escape(NOT_SENT) + r" (.+) at ([0-9A-F]+):(\d+)")
 _DAMAGED = "a row of the log does not fit its shape"
 _CONFLICTS = ("Concurrent", "ProtocolChangedException", "MetadataChangedException")
 _STORAGE = ("java.net.", "java.io.IOException", "SdkClientException", "NoSuchFileException")
@@ -35,6 +36,13 @@ def as_pgtide_error(error: BaseException, doing: str) -> PgtideError:
             "a value does not fit the type of its target column",
             detail=f"Column {found[1]} holds one at {where}.",
             hint="Set on_unrepresentable to null or text for this pipeline.",
+        )
+    if found := _NOT_SENT.search(text):
+        where = f"{Lsn(int(found[2], 16))}:{found[3]}"
+        return Unrepresentable(
+            "a change does not carry all of its row, and the target has no row to take it from",
+            detail=f"A large value of {found[1]} was not sent at {where}.",
+            hint="Set REPLICA IDENTITY FULL on the table, or on_unrepresentable: null.",
         )
     if _DAMAGED in text:
         return LogError(

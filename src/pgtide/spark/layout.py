@@ -29,6 +29,7 @@ Policy: TypeAlias = Literal["fail", "null", "text"]
 the value; NULL; or every column of such a type is a string, so that it does not depend on the data.
 """
 MARKER = "pgtide: unrepresentable value in"
+NOT_SENT = "pgtide: value not sent in"
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,8 @@ class Layout:
         if self.policy != "fail" or codec.any_text:
             return value
         name = ".".join((*self.table, self.columns[index].name))
-        where = "concat_ws(':', hex(lsn), CAST(seq AS string))"
-        refusal = f"raise_error(concat({literal(f'{MARKER} {name} at ')}, {where}))"
-        return Sql(f"coalesce({value}, {case(f'{text} IS NOT NULL', refusal)})")
+        refusal = case(f"{text} IS NOT NULL", _refusal(MARKER, name))
+        return Sql(f"coalesce({value}, {refusal})")
 
     def key_values(self, row: str) -> list[Sql]:
         """The typed key of a row that is given as its array of texts."""
@@ -97,6 +97,16 @@ class Layout:
     def align(self, frame: DataFrame, shapes: Iterable[Shape]) -> DataFrame:
         """Rows of several shapes, checked, with their arrays in the order of this layout."""
         return Alignment.to(self.shape, shapes).apply(frame)
+
+
+def not_sent(table: str) -> Sql:
+    """Ends the query: a value is needed that nothing has sent."""
+    return _refusal(NOT_SENT, table)
+
+
+def _refusal(marker: str, name: str) -> Sql:
+    where = "concat_ws(':', hex(lsn), CAST(seq AS string))"
+    return Sql(f"raise_error(concat({literal(f'{marker} {name} at ')}, {where}))")
 
 
 def _root(shape: Shape, shapes: Mapping[int, Shape]) -> Shape:

@@ -20,7 +20,7 @@ from pgtide.rules.cells import Cell
 from pgtide.sinks.delta.columns import LSN, RELATION, SEQ, TargetColumn, target_names
 from pgtide.spark.cells import CellReader
 from pgtide.spark.compaction import Traits, fill, key_names
-from pgtide.spark.layout import Layout
+from pgtide.spark.layout import Layout, not_sent
 from pgtide.spark.sql_text import quoted
 
 VALID_FROM, VALID_TO, IS_CURRENT = "valid_from", "valid_to", "is_current"
@@ -123,7 +123,13 @@ class VersionsPlan:
             return F.col(key_names(self.layout)[self.keys().index(name)])
         if cell.sent is None:
             return cell.value
-        return F.when(cell.sent, cell.value).otherwise(F.col(_THERE)[name])
+        there = F.col(_THERE)
+        value = F.when(cell.sent, cell.value).when(there.isNotNull(), there[name])
+        if self.reader.policy == "null":
+            return value
+        # No version is current to take it from: NULL would be an invented value.
+        refusal = F.expr(not_sent(".".join(self.layout.table)))
+        return value.when(F.col("op") == "update", refusal)
 
     def _begins(self, traits: Traits, joined: bool) -> Column:
         """Whether an event begins a version: there is a row after it, which the filters keep.
