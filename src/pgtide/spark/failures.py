@@ -18,8 +18,7 @@ from pgtide.errors import (
 from pgtide.position import Lsn
 from pgtide.spark.layout import MARKER, NOT_SENT
 
-_UNREPRESENTABLE = re.compile(re.escape(MARKER) + r" (.+) at ([0-9A-F]+):(\d+)")
-_NOT_SENT = re.compile(re.escape(NOT_SENT) + r" (.+) at ([0-9A-F]+):(\d+)")
+_REFUSED = re.compile(rf"({re.escape(MARKER)}|{re.escape(NOT_SENT)}) (.+) at ([0-9A-F]+):(\d+)")
 _DAMAGED = "a row of the log does not fit its shape"
 _CONFLICTS = ("Concurrent", "ProtocolChangedException", "MetadataChangedException")
 _STORAGE = ("java.net.", "java.io.IOException", "SdkClientException", "NoSuchFileException")
@@ -30,20 +29,8 @@ def as_pgtide_error(error: BaseException, doing: str) -> PgtideError:
     if isinstance(error, PgtideError):
         return error
     text = str(error)
-    if found := _UNREPRESENTABLE.search(text):
-        where = f"{Lsn(int(found[2], 16))}:{found[3]}"
-        return Unrepresentable(
-            "a value does not fit the type of its target column",
-            detail=f"Column {found[1]} holds one at {where}.",
-            hint="Set on_unrepresentable to null or text for this pipeline.",
-        )
-    if found := _NOT_SENT.search(text):
-        where = f"{Lsn(int(found[2], 16))}:{found[3]}"
-        return Unrepresentable(
-            "a change does not carry all of its row, and the target has no row to take it from",
-            detail=f"A large value of {found[1]} was not sent at {where}.",
-            hint="Set REPLICA IDENTITY FULL on the table, or on_unrepresentable: null.",
-        )
+    if found := _REFUSED.search(text):
+        return _refused(*found.groups())
     if _DAMAGED in text:
         return LogError(
             "a row of the log does not fit its shape",
@@ -57,6 +44,22 @@ def as_pgtide_error(error: BaseException, doing: str) -> PgtideError:
     if "JAVA_GATEWAY_EXITED" in text or "Connection refused" in text:
         return EnvironmentMissing("the Java process of Spark is gone", detail=f"While {doing}.")
     return PipelineError("Spark failed", detail=f"{_fact(error)} while {doing}.")
+
+
+def _refused(marker: str, name: str, lsn: str, seq: str) -> Unrepresentable:
+    """The error for a refusal that stands in an expression of ours."""
+    where = f"{Lsn(int(lsn, 16))}:{seq}"
+    if marker == NOT_SENT:
+        return Unrepresentable(
+            "a change does not carry all of its row, and the target has no row to take it from",
+            detail=f"A large value of {name} was not sent at {where}.",
+            hint="Set REPLICA IDENTITY FULL on the table, or on_unrepresentable: null.",
+        )
+    return Unrepresentable(
+        "a value does not fit the type of its target column",
+        detail=f"Column {name} holds one at {where}.",
+        hint="Set on_unrepresentable to null or text for this pipeline.",
+    )
 
 
 def _fact(error: BaseException) -> str:
