@@ -117,6 +117,9 @@ def test_what_cannot_be_read_is_refused(spark: SparkSession, captured: Captured)
     captured.capture()
     with pytest.raises(pgtide.errors.ConfigError, match="no table"):
         pgtide.changes(spark, captured.config.log.path, "public.nothing")
+    for names in ([], ["t", "public.t"]):
+        with pytest.raises(pgtide.errors.ConfigError, match="none, or one of them twice"):
+            pgtide.changes(spark, captured.config.log.path, names)
     with pytest.raises(pgtide.errors.ConfigError, match="without a key"):
         pgtide.latest(spark, captured.config.log.path, "public.t")
 

@@ -60,7 +60,7 @@ def changes(
     each table a column of its name with ``before, after, unchanged``, NULL in others' rows.
     """
     source = _Source.open(spark, log, storage)
-    found = [source.table(name) for name in ([table] if isinstance(table, str) else table)]
+    found = source.tables([table] if isinstance(table, str) else table)
     rows = source.stream() if stream else source.batch()
     if stream:
         rows = _refuse_new_shapes(rows, source, found)
@@ -141,6 +141,17 @@ class _Source:
 
     def table(self, name: str) -> LoggedTable:
         return LoggedTable.find(name, self.shapes)
+
+    def tables(self, names: Sequence[str]) -> list[LoggedTable]:
+        """Tables that are read together, each once."""
+        found = [self.table(name) for name in names]
+        if not found or len({one.name for one in found}) < len(found):
+            raise ConfigError(
+                "the tables to read are none, or one of them twice",
+                detail=f"Asked for: {', '.join(names) or 'nothing'}.",
+                hint='Name each once, for example ["public.orders", "public.items"].',
+            )
+        return found
 
     def batch(self) -> DataFrame:
         return self.spark.read.format("delta").load(self._path(CHANGES))

@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pgtide.position import Lsn, Position
-from pgtide.sinks.delta.columns import LSN, SEQ
+from pgtide.sinks.delta.columns import DELETED, LSN, SEQ
 from pgtide.sinks.delta.merging import Merge
 from pgtide.sinks.delta.mirror import GONE, ORIGIN, PATCH
 from pgtide.sinks.delta.target import Target
@@ -63,6 +63,10 @@ class Completing:
             return value.alias(name)
         if name in self._unset.values():
             return (F.col(f"s.{name}") & ~found).alias(name)
+        if name == PATCH:
+            # The row was shown under its old key: what was not sent passes the filter still.
+            shown = found & ~F.col(f"t.{DELETED}") if self._merge.soft_delete else found
+            return (F.col(f"s.{PATCH}") & ~shown).alias(name)
         return F.col(f"s.{quoted(name)}").alias(name)
 
     def incomplete(self, rows: DataFrame) -> DataFrame:
