@@ -1,4 +1,4 @@
-"""The first commit of a lake table: its columns and properties, and no rows.
+"""The first commit of a Delta table: its columns and properties, and no rows.
 
 Written as a file of our own: Spark needs half a second for a CREATE TABLE, once for every
 table of a database. The content is what Spark would write (Delta protocol, column mapping).
@@ -19,6 +19,7 @@ from pgtide.log.storage import Storage
 from pgtide.sinks.delta.columns import TargetColumn
 
 FILE = "_delta_log/00000000000000000000.json"
+CHECKSUM_FILE = "_delta_log/00000000000000000000.crc"
 _MAPPING = "delta.columnMapping"
 _NTZ = '"timestamp_ntz"'
 
@@ -31,36 +32,54 @@ def create_table(
     numbers = count(1)
     schema = json.dumps(_mapped(StructType([c.field for c in columns]).jsonValue(), numbers))
     mapped = {**properties, f"{_MAPPING}.maxColumnId": str(next(numbers) - 1)}
-    now_ms = time.time_ns() // 1_000_000
-    parameters = {
-        "partitionBy": "[]",
-        "isManaged": "false",
-        "properties": json.dumps(mapped),
+    metadata = {
+        "id": str(uuid.uuid4()),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": schema,
+        "partitionColumns": [],
+        "configuration": mapped,
+        "createdTime": time.time_ns() // 1_000_000,
     }
-    actions: list[dict[str, Any]] = [
-        {
-            "commitInfo": {
-                "timestamp": now_ms,
-                "operation": "CREATE TABLE",
-                "operationParameters": parameters,
-                "isBlindAppend": True,
-                "engineInfo": "pgtide",
-            }
+    storage.local.mkdir(parents=True, exist_ok=True)
+    write_first(storage, "", _protocol(schema), metadata)
+
+
+def write_first(
+    storage: Storage, directory: str, protocol: Mapping[str, Any], metadata: Mapping[str, Any]
+) -> None:
+    """Write the commit of a table in a directory, and the state of the table after it.
+
+    With the state at hand, Spark opens the table without running jobs to compute it.
+    """
+    commit_info = {
+        "timestamp": metadata["createdTime"],
+        "operation": "CREATE TABLE",
+        "operationParameters": {
+            "partitionBy": json.dumps(metadata["partitionColumns"]),
+            "isManaged": "false",
+            "properties": json.dumps(metadata["configuration"]),
         },
-        {"protocol": _protocol(schema)},
-        {
-            "metaData": {
-                "id": str(uuid.uuid4()),
-                "format": {"provider": "parquet", "options": {}},
-                "schemaString": schema,
-                "partitionColumns": [],
-                "configuration": mapped,
-                "createdTime": now_ms,
-            }
-        },
-    ]
-    (storage.local / FILE).parent.mkdir(parents=True, exist_ok=True)
-    storage.create(FILE, "".join(json.dumps(action) + "\n" for action in actions).encode())
+        "isBlindAppend": True,
+        "engineInfo": "pgtide",
+    }
+    actions = [{"commitInfo": commit_info}, {"protocol": protocol}, {"metaData": metadata}]
+    commit = "".join(json.dumps(action) + "\n" for action in actions)
+    storage.replace(f"{directory}{FILE}", commit.encode())
+    storage.replace(f"{directory}{CHECKSUM_FILE}", json.dumps(_state(protocol, metadata)).encode())
+
+
+def _state(protocol: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "tableSizeBytes": 0,
+        "numFiles": 0,
+        "numMetadata": 1,
+        "numProtocol": 1,
+        "setTransactions": [],
+        "domainMetadata": [],
+        "metadata": metadata,
+        "protocol": protocol,
+        "allFiles": [],
+    }
 
 
 def _mapped(kind: Any, numbers: Iterator[int]) -> Any:

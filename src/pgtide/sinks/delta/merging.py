@@ -24,6 +24,7 @@ from deltalake.exceptions import CommitFailedError
 from pyspark.sql import DataFrame
 
 from pgtide.errors import TargetUnavailable
+from pgtide.sinks.delta.appending import append, features
 from pgtide.sinks.delta.columns import DELETED, LSN, SEQ
 from pgtide.sinks.delta.mirror import ERASED, GONE, ORIGIN, PATCH, UNSET, newer
 from pgtide.sinks.delta.target import SHARED_FEATURES, Target
@@ -54,13 +55,12 @@ class Merge:
         return {self.columns[int(flag.removeprefix(UNSET))]: flag for flag in flags}
 
 
-def append(target: Target, merge: Merge, app_id: str, version: int) -> None:
+def fill(target: Target, merge: Merge, app_id: str, version: int) -> None:
     """Write into a table that has no rows."""
     rows = merge.rows.filter(f"NOT {GONE} AND NOT {PATCH}").select(
         *[quoted(name) for name in merge.columns]
     )
-    writer = rows.write.format("delta").mode("append")
-    writer.option("txnAppId", app_id).option("txnVersion", version).save(target.path)
+    append(target, rows, app_id, version)
 
 
 def merge(
@@ -75,11 +75,9 @@ def merge(
 
 def is_small(table: DeltaTable) -> bool:
     """Whether delta-rs may write this table, and the driver can hold it."""
-    protocol = table.protocol()
-    features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
     sizes = pa.table(table.get_add_actions(flatten=True)).column("size_bytes")
     total: int = pa.compute.sum(sizes).as_py() or 0
-    return features <= SHARED_FEATURES and total <= SMALL_TABLE_BYTES
+    return features(table) <= SHARED_FEATURES and total <= SMALL_TABLE_BYTES
 
 
 def merge_by_spark(target: Target, merge: Merge, app_id: str, version: int) -> None:

@@ -18,7 +18,7 @@ from pgtide.pipeline.steps import Reshaped, Rows, TableWork, Truncated
 from pgtide.sinks.delta.columns import DELETED, LSN, RELATION, SEQ, earlier
 from pgtide.sinks.delta.keyless import write_keyless
 from pgtide.sinks.delta.lake_table import LakeTable, shaped_by
-from pgtide.sinks.delta.merging import Merge, append, merge
+from pgtide.sinks.delta.merging import Merge, fill, merge
 from pgtide.sinks.delta.mirror import OWN, MirrorPlan
 from pgtide.sinks.delta.quarantine import NOT_SENT, TYPE, Quarantine, unrepresentable
 from pgtide.sinks.delta.reached import writes
@@ -79,7 +79,7 @@ class MirrorTable(LakeTable):
         job = Merge(rows, list(plan.keys()), columns, self._settings.soft_delete)
         with self._completed(target, job, step, number) as job:
             if not table.file_uris():
-                append(target, job, app_id, version)
+                fill(target, job, app_id, version)
             else:
                 merge(target, table, job, step.count, app_id, version)
 

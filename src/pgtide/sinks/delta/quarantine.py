@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from pgtide.config.sinks import DeltaSettings
 from pgtide.pipeline.batch import Batch
+from pgtide.sinks.delta.appending import append
 from pgtide.sinks.delta.target import Target, directory
 from pgtide.spark.cells import CellReader
 from pgtide.spark.layout import Layout, TableName
@@ -61,8 +62,7 @@ class Quarantine:
             F.lit(kind).alias("reason"),
             F.current_timestamp().alias("quarantined_at"),
         )
-        writer = rows.write.format("delta").mode("append").option("txnAppId", app_id)
-        writer.option("txnVersion", mark.number).save(self._target.path)
+        append(self._target, rows, app_id, mark.number)
 
 
 def unrepresentable(rows: DataFrame, reader: CellReader) -> DataFrame:

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame
 from pgtide.pipeline.batch import Batch
 from pgtide.pipeline.steps import Rows, Step, position_of
 from pgtide.position import Lsn, Position
+from pgtide.sinks.delta.appending import append
 from pgtide.sinks.delta.target import Target
 
 REACHED = "pgtide/reached"
@@ -35,8 +36,7 @@ class Portion:
 
     def append(self, target: Target, rows: DataFrame) -> None:
         """Write rows of the table."""
-        writer = rows.write.format("delta").mode("append").option("txnAppId", self.app_id)
-        writer.option("txnVersion", self.version).save(target.path)
+        append(target, rows, self.app_id, self.version)
 
 
 def writes(

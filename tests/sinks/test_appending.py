@@ -1,0 +1,90 @@
+"""Rows that Spark writes as files and pgtide commits: all of them once, or none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import IntegerType, StringType
+
+from pgtide.errors import TargetUnavailable
+from pgtide.sinks.delta import appending
+from pgtide.sinks.delta.appending import append
+from pgtide.sinks.delta.columns import TargetColumn
+from pgtide.sinks.delta.target import Target
+
+
+@pytest.fixture
+def target(spark: SparkSession, tmp_path: Path) -> Target:
+    made = Target(spark, str(tmp_path / "a table"), {})
+    made.create([TargetColumn("id", IntegerType()), TargetColumn("a b", StringType())], {})
+    return made
+
+
+def _append(target: Target, row: int, version: int) -> None:
+    frame = target.spark.createDataFrame([(row, "v")], "id int, `a b` string")
+    append(target, frame, "writer", version)
+
+
+def _ids(target: Target) -> list[int]:
+    return sorted(row["id"] for row in target.frame().collect())
+
+
+def test_an_id_is_written_once(target: Target) -> None:
+    _append(target, 1, 1)
+    _append(target, 1, 1)
+    _append(target, 2, 2)
+    _append(target, 2, 1)
+    assert _ids(target) == [1, 2]
+    assert target.frame().filter("id > 1").columns == ["id", "a b"]
+
+
+def test_what_is_left_by_a_crash(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed before the commit: the files are there and not the table's, and VACUUM takes them."""
+
+    def killed(*_: object) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(appending, "_commit", killed)
+        patch.setattr(appending, "_discard", lambda *_: None)
+        with pytest.raises(SystemExit):
+            _append(target, 1, 1)
+    left = list(Path(target.path).glob("rows-*/**/*.parquet"))
+    assert left
+    assert _ids(target) == []
+    _append(target, 1, 1)
+    assert _ids(target) == [1]
+    table = target.open()
+    assert table is not None
+    table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    assert not [file for file in left if file.exists()]
+    assert _ids(target) == [1]
+
+
+def test_a_write_that_fails_leaves_nothing(target: Target) -> None:
+    frame = target.spark.sql("SELECT CAST(raise_error('no') AS int) AS id, 'v' AS `a b`")
+    with pytest.raises(Exception, match="no"):
+        append(target, frame, "writer", 1)
+    assert not list(Path(target.path).glob("rows-*"))
+    _append(target, 1, 1)
+    assert _ids(target) == [1]
+    assert not list(Path(target.path).glob("rows-*/_delta_log"))
+
+
+def test_a_commit_that_fails_is_transient(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = target.open()
+    assert table is not None
+    monkeypatch.setattr(Target, "open", lambda _: table)
+    _append(target, 1, 5)
+    table.load_as_version(0)
+    with pytest.raises(TargetUnavailable):
+        _append(target, 2, 4)
+
+
+def test_features_that_only_spark_knows(target: Target) -> None:
+    target.set_properties({"delta.enableRowTracking": "true"})
+    _append(target, 1, 1)
+    _append(target, 1, 1)
+    assert _ids(target) == [1]
