@@ -9,7 +9,8 @@ COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --quiet \
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow lint format requirements docs clean postgres-versions s3-server \
-	bench-capture bench-capture-latency bench-log-age bench-pipeline bench-freshness
+	bench-capture bench-capture-latency bench-log-age bench-pipeline bench-freshness \
+	bench-pipeline-age
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' \
@@ -54,6 +55,9 @@ bench-pipeline: setup  ## A backlog through Spark into mirrors, against a hand-w
 
 bench-freshness: setup  ## From commit to queryable in mirrors of a million rows
 	$(BIN)/python -m benchmarks.freshness
+
+bench-pipeline-age: setup  ## The same on a log with 50 000 commits behind it
+	$(BIN)/python -m benchmarks.pipeline_age
 
 postgres-versions:  ## Fetch the Postgres releases of the version tests (needs Maven)
 	scripts/postgres-versions

@@ -1,4 +1,4 @@
-"""Logs of small commits for ``log_age``; as a child, the builder of an old one.
+"""Logs of small commits; as a child, the builder of an old one, or of an old past.
 
 The builder really commits, through ``LogWriter`` with ``Maintenance``, but not in real time:
 after each commit its clock moves by one flush interval, and commit files get the clock's time.
@@ -31,7 +31,7 @@ LSN_PER_COMMIT = 256
 DDL_EVERY = 500  # commits, in the builder
 REPORT_EVERY = 2_000
 SLOT = "aged"
-OID = 16_384  # of the one table
+OID = 4_000_000_000  # of the one table; no table of a server has come so far
 
 
 class Upkeep(Protocol):
@@ -44,7 +44,7 @@ class Upkeep(Protocol):
 class AgedLog:
     """A log with its writer and its upkeep; created if it is not there."""
 
-    def __init__(self, path: Path, *, in_turn: bool = False) -> None:
+    def __init__(self, path: Path, slot: str = SLOT, *, in_turn: bool = False) -> None:
         from pgtide.capture import upkeep
         from pgtide.config import Config
         from pgtide.log.shapes import ShapeStore
@@ -56,14 +56,14 @@ class AgedLog:
             str(path),
             system_identifier="1",
             database="postgres",
-            slot=SLOT,
+            slot=slot,
             start=Lsn(LSN_PER_COMMIT),
             timeline=1,
         )
         self.path = path
-        self._writer = LogWriter(str(path), None, SLOT)
+        self._writer = LogWriter(str(path), None, slot)
         self._shapes = ShapeStore(Storage(str(path)), self._writer.position)
-        source = {"url": "postgresql:///postgres", "slot": SLOT}
+        source = {"url": "postgresql:///postgres", "slot": slot}
         config = Config.model_validate({"source": source, "log": {"path": str(path)}})
         make = _UpkeepInTurn if in_turn else upkeep.Upkeep
         self._upkeep: Upkeep = make(config, self._writer)
@@ -152,8 +152,8 @@ class _Clock:
         return self.now
 
 
-def build(path: Path, commits: int, interval: float) -> None:
-    """Make the old log, with a clock and without fsync in this process."""
+def build(path: Path, commits: int, interval: float, slot: str = SLOT) -> None:
+    """Make the old log, or a new one old, with a clock and without fsync in this process."""
     real = time.monotonic
     clock = _Clock(time.time() - commits * interval)
     # Before pgtide is imported: it keeps the functions that it finds then.
@@ -163,7 +163,7 @@ def build(path: Path, commits: int, interval: float) -> None:
     from pgtide.log.table import commit_path
 
     began = real()
-    log = AgedLog(path, in_turn=True)
+    log = AgedLog(path, slot, in_turn=True)
     dated = -1
     for number in range(1, commits + 1):
         log.append(ddl=number % DDL_EVERY == 0)
@@ -179,4 +179,4 @@ def build(path: Path, commits: int, interval: float) -> None:
 
 
 if __name__ == "__main__":
-    build(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))
+    build(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), *sys.argv[4:])

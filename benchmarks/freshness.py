@@ -42,35 +42,53 @@ CHANGE = "UPDATE {} SET amount = amount + 1, changed_at = clock_timestamp() WHER
 
 def main() -> int:
     options = _options()
-    with work_directory(options.directory) as directory, running(directory) as server:
-        config, lake = _prepare(server, directory, options.rows)
+    with work_directory(options.directory) as directory:
+        figures, runs = measure(directory, options)
+    return finish("freshness", figures, BARS, runs, rows=options.rows, seconds=options.seconds)
+
+
+def measure(
+    directory: Path, options: argparse.Namespace, commits_behind: int = 0
+) -> tuple[dict[str, float], dict[str, Any]]:
+    """Mirrors kept by ``pgtide run``, from a log that has so many commits behind it."""
+    _USED.clear()
+    with running(directory) as server:
+        config, lake = _prepare(server, directory, options.rows, commits_behind)
         run = subprocess.Popen(
             [child.PGTIDE, "-c", config, "run"], env=child.environment(), start_new_session=True
         )
         try:
-            figures, runs = _measure(server, lake, run, options)
+            return _measure(server, lake, run, options)
         finally:
             run.send_signal(signal.SIGTERM)
             run.wait()
-    return finish("freshness", figures, BARS, runs, rows=options.rows, seconds=options.seconds)
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=1_000_000, help="of each table")
-    parser.add_argument("--rate", type=int, default=100, help="transactions a second")
-    parser.add_argument("--seconds", type=int, default=60)
+    add_options(parser)
     parser.add_argument("--directory", type=Path, default=Path("/var/tmp"), help="on a disk")
     return parser.parse_args()
 
 
-def _prepare(server: Server, directory: Path, rows: int) -> tuple[Path, Path]:
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rows", type=int, default=1_000_000, help="of each table")
+    parser.add_argument("--rate", type=int, default=100, help="transactions a second")
+    parser.add_argument("--seconds", type=int, default=60)
+
+
+def _prepare(server: Server, directory: Path, rows: int, commits_behind: int) -> tuple[Path, Path]:
     lake = directory / "lake"
     config = server.configure("pgtide")
     settings = json.loads(config.read_text())
-    settings["pipelines"] = {"lake": {"sink": {"type": "delta", "path": str(lake)}}}
+    tables = [f"public.{table}" for table in TABLES]
+    settings["pipelines"] = {
+        "lake": {"tables": tables, "sink": {"type": "delta", "path": str(lake)}}
+    }
     config.write_text(json.dumps(settings))
     child.pgtide(config, "init")
+    if commits_behind:
+        server.age("pgtide", commits_behind)
     progress(f"{len(TABLES)} tables of {rows} rows")
     with server.connect() as connection:
         for table in TABLES:

@@ -82,7 +82,9 @@ def by_hand(spark: SparkSession, config: Config, changes: int | None) -> None:
 def mirror(spark: SparkSession, config: Config, changes: int | None) -> None:
     """pgtide's mirrors of the same tables."""
     lake = _new_directory(config)
-    wanted = Pipeline.model_validate({"sink": {"type": "delta", "path": str(lake)}})
+    wanted = Pipeline.model_validate(
+        {"tables": ["public.pgbench_*"], "sink": {"type": "delta", "path": str(lake)}}
+    )
     config = config.model_copy(update={"pipelines": {"lake": wanted}})
     PipelineRun(spark, config, "lake").run(until_current=True)
     _check(spark, {table: str(lake / "public" / table) for table in TABLES}, changes)

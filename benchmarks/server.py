@@ -18,6 +18,8 @@ from typing import Any
 import psycopg
 
 from benchmarks import child
+from benchmarks.report import progress
+from pgtide import Log
 from pgtide.postgres.embedded import EmbeddedPostgres
 
 SETTINGS = {
@@ -69,6 +71,22 @@ class Server:
         config = self.configure(slot, tcp=tcp)
         child.pgtide(config, "init")
         return config
+
+    def age(self, slot: str, commits: int, interval_s: float = 0.5) -> None:
+        """Put commits behind a slot's log, as if it had been there for long.
+
+        They lie before anything that the server will send: it skips their part of the WAL.
+        """
+        log = self.directory / slot
+        progress(f"{commits} commits behind the log of {slot}")
+        child.answer(child.start("aged_log", str(log), str(commits), str(interval_s), slot))
+        end = Log(log).end
+        with self.connect() as connection:
+            while connection.execute(
+                "SELECT pg_current_wal_insert_lsn() <= %s::pg_lsn", [str(end.lsn)]
+            ).fetchone() == (True,):
+                connection.execute("SELECT pg_logical_emit_message(false, 'benchmark', '')")
+                connection.execute("SELECT pg_switch_wal()")
 
 
 @contextmanager
