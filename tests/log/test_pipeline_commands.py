@@ -64,7 +64,7 @@ def test_status_shows_pipelines(call: Any, small_log: Any) -> None:
     small_log.append([{"lsn": 1000}, {"lsn": 2000}])
     minute_ago = datetime.now(UTC) - timedelta(minutes=1)
     save(small_log, "lake", 1000, committed_at=minute_ago, batch_at=minute_ago, batch_rows=7)
-    save(small_log, "gone", 2000)
+    save(small_log, "gone", 2000, withheld={"public.t": 2, "public.u": 3})
     code, facts = call("status", "--json")
     assert code == 0
     lake, pond, gone = facts["pipelines"]
@@ -73,6 +73,7 @@ def test_status_shows_pipelines(call: Any, small_log: Any) -> None:
     assert 55 < lake["lag_seconds"] < 120
     assert lake["last_batch"]["rows"] == 7
     assert (pond["position"], pond["lag_bytes"], pond["last_batch"]) == (None, None, None)
+    assert gone["withheld"] == {"public.t": 2, "public.u": 3}
     assert (gone["configured"], gone["lag_bytes"], gone["lag_seconds"]) == (False, 0, 0)
     with Lease(small_log.storage, "lake"):
         text = call("status")[1]

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql.types import IntegerType
 
 from pgtide.config import Config
 from pgtide.log.storage import Storage
 from pgtide.pipeline.replaying import replay, target_tables
 from pgtide.pipeline.running import PipelineRun
 from pgtide.pipeline.state import Parked, Resuming, State, StateFile, now
+from pgtide.pipeline.steps import Rows
+from pgtide.position import Lsn, Position
+from pgtide.shape import Shape
+from pgtide.sinks.delta.columns import TargetColumn
+from pgtide.sinks.delta.reached import pending
+from pgtide.sinks.delta.target import Target
+from pgtide.spark.compaction import Traits
+from pgtide.spark.layout import Layout
 from tests.fixtures.capture import Captured
 
 
@@ -81,3 +91,44 @@ def test_replay_clears_what_was_set_aside(spark: SparkSession, captured: Capture
     assert target_tables(config, "lake") == ["public/t", f"public/{aside}"]
     replay(spark, config, "lake")
     assert (lake(spark, captured, "t"), lake(spark, captured, aside)) == ([(2,)], [(1,)])
+
+
+def test_a_rename_comes_again(spark: SparkSession, captured: Captured) -> None:
+    """All is lost, and the table has its new name long before the rename is read."""
+    captured.run("CREATE TABLE t (id int PRIMARY KEY);\nINSERT INTO t VALUES (1);")
+    config = configure(captured, "mirror")
+    run(spark, captured, config)
+    captured.run("ALTER TABLE t RENAME TO u;\nINSERT INTO u VALUES (2);")
+    run(spark, captured, config)
+    shutil.rmtree(captured.directory / "log" / "pipelines")
+    batch = config.pipelines["lake"].model_copy(update={"batch": 1})
+    run(spark, captured, config.model_copy(update={"pipelines": {"lake": batch}}))
+    assert [path.name for path in (captured.directory / "lake" / "public").iterdir()] == ["u"]
+    assert lake(spark, captured, "u") == [(1,), (2,)]
+
+
+def test_a_part_of_a_transaction_is_there(spark: SparkSession, tmp_path: Path) -> None:
+    """Batches end elsewhere after a lost checkpoint: the part must not come twice."""
+    target = Target(spark, str(tmp_path / "t"), {})
+    target.create([TargetColumn("id", IntegerType())], {})
+    shape = Shape(7, "public", "t", (), id=1)
+    layout = Layout.of(shape, {1: shape})
+
+    def step(low: tuple[int, int], high: tuple[int, int]) -> Rows:
+        first, last = (Position(Lsn(lsn), seq) for lsn, seq in (low, high))
+        return Rows(("public", "t"), layout, (shape,), first, last, 1, Traits())
+
+    def write(wanted: Rows, *, cut: bool) -> list[str]:
+        """Where what is left to write begins."""
+        found = []
+        for portion in pending(target, wanted, cut=cut):
+            portion.announce(target)
+            portion.append(target, spark.range(1).selectExpr("CAST(id AS int) AS id"))
+            found.append(str(portion.step.low))
+        return found
+
+    assert write(step((100, 0), (200, 3)), cut=True) == ["0/64:0", "0/C8:0"]
+    assert write(step((100, 0), (200, 3)), cut=True) == []
+    assert write(step((150, 0), (200, 5)), cut=True) == ["0/C8:4"]
+    assert write(step((100, 0), (300, 0)), cut=False) == ["0/C8:6"]
+    assert write(step((100, 0), (300, 0)), cut=False) == []

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from pgtide.config import Config
 from pgtide.errors import Unrepresentable
 from pgtide.pipeline.running import PipelineRun
+from pgtide.pipeline.state import State
 from tests.fixtures.capture import Captured
 
 
@@ -19,9 +20,9 @@ def lake_config(captured: Captured, **pipeline: Any) -> Config:
     return Config.model_validate({**captured.settings, "pipelines": {"lake": settings}})
 
 
-def run_pipeline(spark: SparkSession, captured: Captured, **pipeline: Any) -> None:
+def run_pipeline(spark: SparkSession, captured: Captured, **pipeline: Any) -> State:
     captured.capture()
-    PipelineRun(spark, lake_config(captured, **pipeline), "lake").run(until_current=True)
+    return PipelineRun(spark, lake_config(captured, **pipeline), "lake").run(until_current=True)
 
 
 def mirror(spark: SparkSession, captured: Captured, table: str) -> list[tuple[Any, ...]]:
@@ -32,10 +33,13 @@ def mirror(spark: SparkSession, captured: Captured, table: str) -> list[tuple[An
 
 def test_views_soft_deletes_and_text(spark: SparkSession, captured: Captured) -> None:
     captured.run("CREATE TABLE t (id int PRIMARY KEY, day date);\n")
-    captured.run("INSERT INTO t VALUES (1, 'infinity'), (2, '2024-02-29'), (3, NULL);\n")
-    captured.run("DELETE FROM t WHERE id = 3;\n")
-    lake = {"type": "delta", "path": str(captured.directory / "lake"), "soft_delete": True}
-    sink = {**lake, "views": captured.database.name}
+    captured.run("INSERT INTO t VALUES (2, '2024-02-29'), (3, NULL), (4, NULL);\n")
+    lake = {"type": "delta", "path": str(captured.directory / "lake"), "soft_delete": False}
+    run_pipeline(spark, captured, sink=lake)
+    captured.run("INSERT INTO t VALUES (1, 'infinity');\nDELETE FROM t WHERE id = 3;\n")
+    captured.run("CREATE TABLE k (day date PRIMARY KEY);\n")
+    captured.run("INSERT INTO k VALUES ('infinity'), ('-infinity'), ('2024-02-29');\n")
+    sink = {**lake, "soft_delete": True, "views": captured.database.name}
     captured.capture()
     with pytest.raises(Unrepresentable, match="does not fit"):
         run_pipeline(spark, captured, sink=sink)
@@ -43,11 +47,16 @@ def test_views_soft_deletes_and_text(spark: SparkSession, captured: Captured) ->
     captured.run("DELETE FROM t WHERE id = 2;\n")
     run_pipeline(spark, captured, sink=sink, on_unrepresentable="null")
     view = spark.table(f"{captured.database.name}.public_t")
-    assert [tuple(row) for row in view.collect()] == [(1, None)]
-    assert [row[0] for row in mirror(spark, captured, "t")] == [1, 2]
+    assert sorted(tuple(row) for row in view.collect()) == [(1, None), (4, None)]
+    assert [row[0] for row in mirror(spark, captured, "t")] == [1, 2, 3, 4]
+    assert len(mirror(spark, captured, "k")) == 1
     path = str(captured.directory / "lake" / "_pgtide" / "quarantine")
-    (kept,) = spark.read.format("delta").load(path).collect()
-    assert (kept["column"], kept["key"], kept["text"]) == ("day", '{"id":"1"}', "infinity")
+    kept = spark.read.format("delta").load(path).select("table", "column", "key", "text")
+    assert sorted(tuple(row) for row in kept.collect()) == [
+        ("k", "day", '{"day":"-infinity"}', "-infinity"),
+        ("k", "day", '{"day":"infinity"}', "infinity"),
+        ("t", "day", '{"id":"1"}', "infinity"),
+    ]
 
 
 def source(captured: Captured, table: str) -> list[tuple[Any, ...]]:

@@ -110,7 +110,8 @@ UPDATE log SET secret = 'other' WHERE a = 3;
 UPDATE hinge SET "N" = 1;
 """
     )
-    run_pipeline(spark, captured, sink=sink, rules=rules)
+    state = run_pipeline(spark, captured, sink=sink, rules=rules)
+    assert state.withheld == {"public.orders": 1, "public.hinge": 1}
     assert shown("orders") == [(1, "open", b), (3, "open", a)], "matches again"
     assert shown("hinge") == [(2, 1, "k" * 3000)], "what was not sent does not match either"
 

@@ -204,6 +204,7 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
         ("{table: u, transform: {column: a, mask: {chr: x}}}", "mask.chr: unknown setting"),
         ("{table: a.b.c, exclude: [a]}", "is not a table pattern"),
         ("{table: u, rename: {a: b}, operations: [insert]}", "rename applies to all operations"),
+        ("{table: u, exclude: [a], operations: [update]}", "exclude applies to all operations"),
         ("{table: u, exclude: []}", "rules[0].exclude"),
     ],
 )

@@ -19,7 +19,9 @@ from pyspark.sql import SparkSession
 from pgtide.config import Config
 from pgtide.config.sinks import FileSettings
 from pgtide.log.formats import formatter
+from pgtide.log.storage import Storage
 from pgtide.pipeline.running import PipelineRun
+from pgtide.pipeline.state import StateFile
 from tests.fixtures.capture import Captured
 
 NAME = "files"
@@ -129,6 +131,9 @@ def test_csv_and_parquet_with_rules(spark: SparkSession, captured: Captured) -> 
     captured.run(SCRIPT)
     captured.capture()
     path = deliver(spark, captured, {"format": "csv"}, tables=["public.t"], **RULES)
+    state = StateFile(Storage(captured.config.log.path), NAME).load()
+    assert state is not None
+    assert (state.table_rows, state.withheld) == ({"public.t": 8}, {"public.t": 3})
     goods = path / "shop" / "goods"
     texts = [file.read_text() for file in files(goods, "csv")]
     rows = [row for text in texts for row in csv.DictReader(text.splitlines())]

@@ -17,7 +17,8 @@ from pgtide.pipeline.state import State, StateFile, pipeline_names
 def state_document(state: State | None) -> dict[str, Any]:
     """How far a pipeline has come; all that it did is nothing before it first ran."""
     if state is None:
-        return {"position": None, "rows": 0, "batches": 0, "last_batch": None, "parked": []}
+        nothing: dict[str, Any] = {"position": None, "rows": 0, "batches": 0, "withheld": {}}
+        return {**nothing, "last_batch": None, "parked": []}
     batch = None
     if state.batch_at is not None:
         batch = {
@@ -40,6 +41,7 @@ def state_document(state: State | None) -> dict[str, Any]:
         "position": str(state.position),
         "rows": state.rows,
         "batches": state.batches,
+        "withheld": state.withheld,
         "last_batch": batch,
         "parked": parked,
     }

@@ -35,7 +35,7 @@ def command(
     changes are delivered again on top of it: for one that was restored to an earlier moment.
     Refused while the pipeline runs, and when the log does not go back far enough. Exits with 1
     if tables are parked at the end. JSON: {"pipeline", "deleted": [place], "position", "rows",
-    "batches", "last_batch", "parked"}.
+    "batches", "withheld", "last_batch", "parked"}.
 
     \b
     Examples:

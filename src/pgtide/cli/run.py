@@ -40,9 +40,9 @@ def command(
     goes on, and the exit code at the end is 1; with --until-current also if tables are parked.
     SIGINT or SIGTERM ends it cleanly, a second one at once. JSON, at the end: {"capture":
     {"gear", "position", "events", "commits", "lag_bytes", …}, "pipelines": {NAME: {"status":
-    "current" | "stopped" | "failed" | …, "position", "rows", "batches", "last_batch": {"at",
-    "rows", "seconds"} or null, "tables": {NAME: rows}, "parked": [{"table", "position",
-    "since", "message", "detail", "hint"}], "error"}}}.
+    "current" | "stopped" | "failed" | …, "position", "rows", "batches", "withheld": {TABLE:
+    events}, "last_batch": {"at", "rows", "seconds"} or null, "tables": {NAME: rows}, "parked":
+    [{"table", "position", "since", "message", "detail", "hint"}], "error"}}}.
 
     \b
     Examples:

@@ -25,10 +25,11 @@ def command(ctx: typer.Context) -> int:
     "restart"} or null, "log": {"position", "lag_bytes", "lag_seconds"} or {"error"}, "capture":
     {"running", "pid", "gear", "events", "events_per_second", "started_at", "updated_at",
     "last_error"} or null, "pipelines": [{"name", "configured", "running", "position", "rows",
-    "batches", "last_batch": {"at", "rows", "seconds"} or null, "parked": [{"table", "position",
-    "since", "message", "detail", "hint"}], "lag_bytes", "lag_seconds", "last_error"}]}. An
-    error is {"type", "message", "detail", "hint", "exit_code"}. "copied": a backlog is read
-    through a temporary copy of the slot. A pipeline's lag is that to the log.
+    "batches", "withheld": {TABLE: events}, "last_batch": {"at", "rows", "seconds"} or null,
+    "parked": [{"table", "position", "since", "message", "detail", "hint"}], "lag_bytes",
+    "lag_seconds", "last_error"}]}. An error is {"type", "message", "detail", "hint",
+    "exit_code"}. "copied": a backlog is read through a temporary copy of the slot. "withheld":
+    what filters and routes have left out. A pipeline's lag is that to the log.
 
     \b
     Example:
@@ -156,4 +157,6 @@ def _progress(pipeline: dict[str, Any]) -> str:
             text += f", {duration(pipeline['lag_seconds'])}"
     if batch := pipeline["last_batch"]:
         text += f"; last batch {batch['at']}, {batch['rows']} rows in {batch['seconds']:.1f} s"
+    if withheld := sum(pipeline["withheld"].values()):
+        text += f"; rules left out {withheld} events"
     return text

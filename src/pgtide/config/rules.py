@@ -199,7 +199,7 @@ class Rule(Section):
     def _one_action(self) -> Rule:
         _exactly_one(self, ("filter", "transform", "exclude", "include", "rename"))
         restricted = set(self.operations) != set(OPERATIONS)
-        for name in ("include", "rename"):
+        for name in ("exclude", "include", "rename"):
             if restricted and getattr(self, name) is not None:
                 text = f"{name} applies to all operations: a table has one set of columns"
                 raise as_problem(ConfigError(text, hint="leave operations out"))

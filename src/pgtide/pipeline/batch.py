@@ -19,7 +19,7 @@ from pgtide.position import Position
 from pgtide.rules import TableRules, compile_rules
 from pgtide.shape import Shape
 from pgtide.sinks import Mark
-from pgtide.spark.layout import TableName
+from pgtide.spark.layout import ROW_OPS, Layout, TableName
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,15 @@ class Batch:
 
     def table_rows(self) -> dict[str, int]:
         """How many events of each table were delivered."""
+        tables = {step.table for work in self.work for step in work.steps}
         counts: dict[str, int] = {}
-        for step in (step for work in self.work for step in work.steps if isinstance(step, Rows)):
-            counts[".".join(step.table)] = step.count
+        for count in self.census.counts:
+            if count.shape is None or count.op not in ROW_OPS:
+                continue
+            table = Layout.of(self.shapes[count.shape], self.shapes).table
+            if table in tables:
+                name = ".".join(table)
+                counts[name] = counts.get(name, 0) + count.rows
         return counts
 
     def rules(self, table: TableName) -> TableRules:

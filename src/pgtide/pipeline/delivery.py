@@ -20,6 +20,7 @@ from pgtide.pipeline.census import Census, take_census
 from pgtide.pipeline.parallel import Failure
 from pgtide.pipeline.reading import LogFrames
 from pgtide.pipeline.state import Resuming, State, StateFile, now
+from pgtide.pipeline.withheld import withheld
 from pgtide.position import Lsn, Position
 from pgtide.shape import Shape
 from pgtide.sinks import Mark, Sink
@@ -97,8 +98,12 @@ class Delivery:
         self._count_tables(batch)
 
     def _count_tables(self, batch: Batch) -> None:
-        for name, rows in batch.table_rows().items():
-            self.state.table_rows[name] = self.state.table_rows.get(name, 0) + rows
+        for counts, found in (
+            (self.state.table_rows, batch.table_rows()),
+            (self.state.withheld, withheld(batch)),
+        ):
+            for name, rows in found.items():
+                counts[name] = counts.get(name, 0) + rows
 
     def done(self, version: int) -> None:
         """Remember what was delivered; the log is still needed from that version on."""

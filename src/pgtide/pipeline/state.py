@@ -73,6 +73,7 @@ class State:
     batch_rows: int = 0
     batch_seconds: float = 0.0
     table_rows: dict[str, int] = field(default_factory=dict)
+    withheld: dict[str, int] = field(default_factory=dict)  # events that rules left out, by table
     parked: dict[str, Parked] = field(default_factory=dict)
     resuming: Resuming | None = None
     resumed: int = 0  # how often parked tables were resumed

@@ -77,6 +77,12 @@ class TableRules:
         refused = _logged(set(OPERATIONS) - self.operations)
         return ~op.isin(refused) if refused else None
 
+    @property
+    def selects(self) -> bool:
+        """Whether some changes may be left out: a filter, or a route for some operations."""
+        filters = any(step.rule.filter is not None for step in self.rules)
+        return filters or set(OPERATIONS) != self.operations
+
     def names(self, columns: Iterable[str]) -> dict[str, str]:
         """Old name to new name of the columns that ``apply`` leaves, for example of a key."""
         now = {name: name for name in columns}
@@ -136,23 +142,15 @@ def _after(rule: Rule, cells: list[Cell], op: Column) -> list[Cell]:
     names = [cell.name for cell in cells]
     if not applies(rule, names) or rule.filter is not None:
         return cells
-    when = None if _applies_to_all(rule) else op.isin(_logged(rule.operations))
     if rule.transform is not None:
         column = rule.transform.column
+        when = None if _applies_to_all(rule) else op.isin(_logged(rule.operations))
         return [
             transformed(rule.transform, cell, cells, when) if cell.name == column else cell
             for cell in cells
         ]
-    if rule.exclude is not None and when is not None:
-        return [_unsent(cell, when) if cell.name in rule.exclude else cell for cell in cells]
     left = surviving(rule, names)
     return [replace(cell, name=left[cell.name]) for cell in cells if cell.name in left]
-
-
-def _unsent(cell: Cell, when: Column) -> Cell:
-    """Excluded from some operations only: there it is as if the server had not sent it."""
-    sent = ~when if cell.sent is None else ~when & cell.sent
-    return replace(cell, value=F.when(sent, cell.value), text=F.when(sent, cell.text), sent=sent)
 
 
 def _kept(rule: Rule, cells: list[Cell], op: Column) -> Column | None:

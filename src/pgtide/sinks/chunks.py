@@ -38,13 +38,11 @@ _FIELDS: list[pa.Field[Any]] = [
     pa.field("low_seq", pa.int64()),
     pa.field("high_lsn", pa.int64()),
     pa.field("high_seq", pa.int64()),
-    pa.field("changes", pa.int64()),
     pa.field("data", pa.binary()),
 ]
 _TYPE = pa.struct(_FIELDS)
 _SPARK_TYPE = (
-    "struct<layout:long,low_lsn:long,low_seq:long,high_lsn:long,high_seq:long,changes:long,"
-    "data:binary>"
+    "struct<layout:long,low_lsn:long,low_seq:long,high_lsn:long,high_seq:long,data:binary>"
 )
 NO_LAYOUT = 0  # ids of shapes begin at 1
 ORDER = ("lsn", "seq")
@@ -58,7 +56,6 @@ class Chunk:
     layout: int
     low: Position
     high: Position
-    changes: int  # events of rows, and truncates; DDL and messages are not counted
     data: bytes
 
 
@@ -108,14 +105,14 @@ def _made(frame: DataFrame, maker: Maker, order: tuple[str, str]) -> DataFrame:
 
 
 def _chunk(row: Any) -> Chunk:
-    layout, low_lsn, low_seq, high_lsn, high_seq, changes, data = row
+    layout, low_lsn, low_seq, high_lsn, high_seq, data = row
     low, high = Position(Lsn(low_lsn), low_seq), Position(Lsn(high_lsn), high_seq)
-    return Chunk(layout, low, high, changes, bytes(data))
+    return Chunk(layout, low, high, bytes(data))
 
 
 def _record(chunk: Chunk) -> dict[str, Any]:
     low, high = chunk.low, chunk.high
-    values = (chunk.layout, int(low.lsn), low.seq, int(high.lsn), high.seq, chunk.changes)
+    values = (chunk.layout, int(low.lsn), low.seq, int(high.lsn), high.seq)
     return dict(zip((field.name for field in _FIELDS), (*values, chunk.data), strict=True))
 
 
@@ -128,7 +125,6 @@ class _Lines:
     high: Position
     lines: list[bytes] = field(default_factory=list)
     size: int = 0
-    changes: int = 0
 
     def takes(self, layout: int, size: int, most: int) -> bool:
         return layout == self.layout and self.size + size <= most
@@ -137,10 +133,9 @@ class _Lines:
         self.high = event.position
         self.lines.append(line)
         self.size += len(line)
-        self.changes += event.shape is not None
 
     def chunk(self) -> Chunk:
-        return Chunk(self.layout, self.low, self.high, self.changes, b"".join(self.lines))
+        return Chunk(self.layout, self.low, self.high, b"".join(self.lines))
 
 
 @dataclass(frozen=True)
@@ -196,10 +191,9 @@ class ArrowMaker:
             yield piece.num_rows, self._chunk(piece)
 
     def _chunk(self, rows: pa.RecordBatch) -> Chunk:
-        changes = rows.num_rows if self.layout != NO_LAYOUT else 0
         low, high = (_at(rows, row, self.order) for row in (0, rows.num_rows - 1))
         shown = rows.drop_columns([*HIDDEN_ORDER]) if self.order == HIDDEN_ORDER else rows
-        return Chunk(self.layout, low, high, changes, self._data(shown))
+        return Chunk(self.layout, low, high, self._data(shown))
 
     def _data(self, rows: pa.RecordBatch) -> bytes:
         stream = pa.BufferOutputStream()

@@ -95,16 +95,19 @@ class LayoutRows:
         reader = self.reader(batch)
         return reader.after(self.unsent), reader.before()
 
-    def admitted(self, batch: Batch) -> DataFrame:
-        """The rows that filters and route let through, in the layout's order of columns."""
+    def admitted(self, batch: Batch, *, undecided: bool = False) -> DataFrame:
+        """The rows that filters and route let through, in the layout's order of columns.
+
+        ``undecided``: also those on which a filter cannot decide, for want of a value.
+        """
         rules, op = batch.rules(self.layout.table), F.col("op")
         ids = [shape.id for shape in self.shapes]
         frame = self.layout.align(batch.frame.filter(F.col("shape").isin(*ids)), self.shapes)
         new, old = (rules.keep(cells, op) for cells in self.cells(batch))
         if new is not None and old is not None:
-            # An event that nobody can decide on is not shown to those it may not be meant for.
+            # Such an event is not shown to those it may not be meant for.
             decided = F.when(op == "delete", old).otherwise(new)
-            frame = frame.filter(F.coalesce(decided, F.lit(False)))
+            frame = frame.filter(F.coalesce(decided, F.lit(undecided)))
         admitted = rules.admits(op)
         return frame if admitted is None else frame.filter(admitted)
 
@@ -318,11 +321,3 @@ def _ruled_column(column: Column, cell: Cell) -> Column:
 
 def _computed(type_: t.DataType) -> tuple[int, str]:
     return _COMPUTED.get(type(type_), (oids.TEXT, "text"))
-
-
-def left_out(batch: Batch, table: TableName, done: Position | None, delivered: int) -> int:
-    """How many changes the rules kept back; 0 for a batch of which some were done before."""
-    found = layouts(batch, {table})
-    if done is not None and any(rows.low <= done for rows in found):
-        return 0
-    return sum(rows.rows for rows in found) - delivered

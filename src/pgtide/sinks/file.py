@@ -39,7 +39,6 @@ from pgtide.sinks.events import (
     ddl_events,
     ddl_tables,
     layouts,
-    left_out,
     loose_events,
     stepped_tables,
     table_events,
@@ -95,11 +94,7 @@ class FileSink:
         schema, name = (directory(part) for part in table)
         target = "/".join(directory(part) for part in batch.rules(table).target)
         ledger = self._ledger(batch, f"{schema}/{name}")
-        behind = ledger.position
-        written = self._publish(batch, ledger, target, self._content(batch, table, behind))
-        withheld = left_out(batch, table, behind, written)
-        if withheld and self._settings.envelope != "pivot":
-            logger.info("rules left out %d events of %s", withheld, ".".join(table))
+        self._publish(batch, ledger, target, self._content(batch, table, ledger.position))
 
     def _content(self, batch: Batch, table: TableName, behind: Position | None) -> Content:
         if self._settings.envelope == "pivot":
@@ -161,8 +156,8 @@ class FileSink:
             parts.append(ordered_chunks(frame, maker, rows.rows, total, HIDDEN_ORDER))
         return Content(chain.from_iterable(parts), headers.__getitem__)
 
-    def _publish(self, batch: Batch, ledger: Ledger, target: str, content: Content) -> int:
-        """Write the files of one table; how many changes they hold."""
+    def _publish(self, batch: Batch, ledger: Ledger, target: str, content: Content) -> None:
+        """Write the files of one table."""
         settings = self._settings
         staging = Staging(ledger, settings.format, settings.rotate, content.header)
         for chunk in content.chunks:
@@ -170,7 +165,6 @@ class FileSink:
         names = staging.close()
         if staging.high is not None:
             ledger.publish([f"{target}/{name}" for name in names], staging.high, batch.source)
-        return staging.changes
 
     def _sweep(self) -> None:
         """Delete files that are older than ``keep``: those that pgtide has named, no others."""

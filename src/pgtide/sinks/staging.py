@@ -39,18 +39,17 @@ class Staging:
         self._size = 0
         self._names: list[str] = []
         self.high: Position | None = None
-        self.changes = 0
 
     def add(self, chunk: Chunk) -> None:
         """Append a chunk."""
-        full = self._size > 0 and self._size + len(chunk.data) > self._rotate
+        # Rows of one event stay in one file, which is named by the first event in it.
+        full = self._size + len(chunk.data) > self._rotate and chunk.low != self.high
         with target_answers():
             if self._open is None or full or chunk.layout != self._layout:
                 self._begin(chunk)
             assert self._open is not None
             self._open.write(chunk.data)
         self._size += len(chunk.data)
-        self.changes += chunk.changes
         self.high = chunk.high if self.high is None else max(self.high, chunk.high)
 
     def close(self) -> list[str]:

@@ -61,9 +61,7 @@ def changes(
     """
     source = _Source.open(spark, log, storage)
     found = source.tables([table] if isinstance(table, str) else table)
-    rows = source.stream() if stream else source.batch()
-    if stream:
-        rows = _refuse_new_shapes(rows, source, found)
+    rows = _refuse_new_shapes(source.stream(), source, found) if stream else source.batch(found)
     ids = [shape for one in found for shape in one.ids]
     rows = rows.filter(F.col("op").isin(*EVENT_OPS) & F.col("shape").isin(*ids))
     aligned = source.aligned(rows, found)
@@ -106,7 +104,7 @@ def latest(
             detail=f"{table} has no primary key and no identity index.",
             hint="Use pgtide.changes(), or give the table a key.",
         )
-    rows = source.batch().filter(F.col("shape").isin(*found.ids) & _until(as_of))
+    rows = source.batch([found]).filter(F.col("shape").isin(*found.ids) & _until(as_of))
     emptied = _emptied(rows, found)
     traits = Traits(unsent=_unsent(rows, found))
     layout = found.layout.under(on_unrepresentable)
@@ -153,8 +151,13 @@ class _Source:
             )
         return found
 
-    def batch(self) -> DataFrame:
-        return self.spark.read.format("delta").load(self._path(CHANGES))
+    def batch(self, tables: Sequence[LoggedTable] | None = None) -> DataFrame:
+        """The log, or what is filed under the names of tables: files without them are skipped."""
+        rows = self.spark.read.format("delta").load(self._path(CHANGES))
+        if tables is None:
+            return rows
+        names = {name for table in tables for _, name in table.names}
+        return rows.filter(F.col("table").isin(*sorted(names)))
 
     def stream(self) -> DataFrame:
         return self.spark.readStream.format("delta").load(self._path(CHANGES))

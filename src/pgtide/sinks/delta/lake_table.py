@@ -53,7 +53,7 @@ class LakeTable(ABC):
         self._batch = batch
         self._work = work
         self._settings = settings
-        routed = {batch.rules(table).target for table in work.tables}
+        routed = {batch.rules(table).target for table in _all_names(work, batch)}
         self._lake = Lake(spark, settings, routed)
 
     def apply(self) -> None:
@@ -145,6 +145,13 @@ class LakeTable(ABC):
             if mark.op == "truncate" and mark.at == step.at and mark.shape is not None
         }
         return self._batch.shapes[shape]
+
+
+def _all_names(work: TableWork, batch: Batch) -> set[TableName]:
+    """The names that the tables have had or will have: one that comes again has the last."""
+    shapes = [((shape.schema, shape.table), shape.oid) for shape in batch.shapes.values()]
+    relations = {oid for name, oid in shapes if name in work.tables}
+    return {*work.tables, *(name for name, oid in shapes if oid in relations)}
 
 
 def _other_mode(target: Target, mode: str) -> TargetError:

@@ -88,8 +88,7 @@ class MirrorPlan:
 
     def state(self, events: DataFrame, traits: Traits) -> DataFrame:
         """One event per key, values still as text."""
-        admitted = self.rules.admits(F.col("op"))
-        chosen = events if admitted is None else events.filter(admitted)
+        chosen = self._admitted(events)
         carried = ["op", "after", "lsn", "seq"]
         carried += ["unchanged"] if traits.unsent else []
         carried += ["committed_at"] if self.committed_at else []
@@ -98,6 +97,15 @@ class MirrorPlan:
         if not (traits.old_rows or traits.deletes):
             chosen = chosen.withColumn("before", F.lit(None).cast("array<string>"))
         return compact(chosen, self.layout, traits, carried)
+
+    def unreadable_keys(self, events: DataFrame) -> DataFrame:
+        """The events whose key its type cannot hold: no two of them are of one row."""
+        keys = " OR ".join(f"{key} IS NULL" for key in self.layout.key_values("after"))
+        return self._admitted(events).filter(f"after IS NOT NULL AND ({keys})")
+
+    def _admitted(self, events: DataFrame) -> DataFrame:
+        admitted = self.rules.admits(F.col("op"))
+        return events if admitted is None else events.filter(admitted)
 
     def rows(self, state: DataFrame, traits: Traits) -> DataFrame:
         """The mirror's columns of each row, and what is to happen to it."""

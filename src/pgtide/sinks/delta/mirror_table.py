@@ -69,11 +69,13 @@ class MirrorTable(LakeTable):
             return
         table = target.open()
         assert table is not None, "it was made ready"
-        state = plan.state(self._batch.rows(step), step.traits)
+        events = self._batch.rows(step)
+        state = plan.state(events, step.traits)
         if plan.reader.policy == "null":
-            values = unrepresentable(state, plan.reader)
-            self._quarantine.add(step.table, number, values, TYPE)
             state = state.filter(_known_key(plan.layout))
+            values = unrepresentable(state, plan.reader)
+            values = values.union(unrepresentable(plan.unreadable_keys(events), plan.reader))
+            self._quarantine.add(step.table, number, values, TYPE)
         columns = [column.name for column in plan.columns()]
         rows = plan.rows(state, step.traits)
         job = Merge(rows, list(plan.keys()), columns, self._settings.soft_delete)
@@ -128,7 +130,8 @@ class MirrorTable(LakeTable):
         catalog = target.spark.catalog
         if catalog.tableExists(view) and target.spark.table(view).columns == columns:
             return
-        shown = " WHERE NOT " + DELETED if self._settings.soft_delete else ""
+        # Rows from before soft_delete was set have no mark.
+        shown = f" WHERE {DELETED} IS NOT TRUE" if self._settings.soft_delete else ""
         target.spark.sql(f"CREATE DATABASE IF NOT EXISTS {quoted(self._settings.views)}")
         target.spark.sql(
             f"CREATE OR REPLACE VIEW {view} AS "

@@ -5,7 +5,8 @@ committed up to it. Being no number of a batch, it holds whatever became of the 
 
 A write may end inside a transaction, where DDL stands in its middle or where it is larger
 than a batch. Then the rows of that transaction are a write of their own, under an id of that
-transaction, and the number is the ``seq`` up to which it is there.
+transaction, and the number is the ``seq`` up to which it is there. Which transaction that is
+stands in a property, set before: after a lost checkpoint batches end elsewhere.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pgtide.pipeline.batch import Batch
 from pgtide.pipeline.steps import Rows, Step, position_of
 from pgtide.position import Lsn, Position
 from pgtide.sinks.delta.appending import append
-from pgtide.sinks.delta.target import Target
+from pgtide.sinks.delta.target import PARTLY_PROPERTY, Target
 
 REACHED = "pgtide/reached"
 _END = (1 << 63) - 1  # behind every seq
@@ -34,6 +35,11 @@ class Portion:
     version: int
     partial: bool  # the rest of a transaction is to follow
 
+    def announce(self, target: Target) -> None:
+        """Have the table say which transaction it may have a part of."""
+        if self.partial:
+            target.set_properties({PARTLY_PROPERTY: str(self.step.high.lsn)})
+
     def append(self, target: Target, rows: DataFrame) -> None:
         """Write rows of the table."""
         append(target, rows, self.app_id, self.version)
@@ -47,6 +53,7 @@ def writes(
         events = batch.rows(portion.step)
         # An id for each such transaction remains in the table: not without need.
         if not portion.partial or not events.isEmpty():
+            portion.announce(target)
             yield portion, events
 
 
@@ -57,8 +64,20 @@ def pending(target: Target, step: Rows, *, cut: bool) -> Iterator[Portion]:
         rows = portion.step
         if rows.high.lsn <= reached or target.written(portion.app_id, portion.version):
             continue
-        low = max(rows.low, Position(Lsn(reached + 1)))
-        yield replace(portion, step=replace(rows, low=low))
+        low = max(rows.low, Position(Lsn(reached + 1)), _after_part(target, reached))
+        if low <= rows.high:
+            yield replace(portion, step=replace(rows, low=low))
+
+
+def _after_part(target: Target, reached: int) -> Position:
+    """Where the rest begins of a transaction that the table has a part of."""
+    partly = Lsn.parse(target.properties().get(PARTLY_PROPERTY, "0/0"))
+    seq = target.transaction(_part_id(partly)) if partly > reached else -1
+    return Position(partly, seq + 1) if seq >= 0 else Position(Lsn(0))
+
+
+def _part_id(lsn: Lsn) -> str:
+    return f"{REACHED}/{lsn}"
 
 
 def is_cut(batch: Batch, step: Rows, later: Sequence[Step]) -> bool:
@@ -75,7 +94,7 @@ def _portions(step: Rows) -> list[Portion]:
         portions.append(_upto(replace(step, high=Position(Lsn(end - 1), _END))))
     if step.high.seq >= 0:
         rows = replace(step, low=max(step.low, Position(end)))
-        portions.append(Portion(rows, f"{REACHED}/{end}", step.high.seq, partial=True))
+        portions.append(Portion(rows, _part_id(end), step.high.seq, partial=True))
     return portions
 
 

@@ -23,6 +23,7 @@ from pgtide.spark.sql_text import quoted
 RELATION_PROPERTY = "pgtide.relation"
 MODE_PROPERTY = "pgtide.mode"
 SHAPED_AT_PROPERTY = "pgtide.shaped_at"  # the position from which on it has these columns
+PARTLY_PROPERTY = "pgtide.partly"  # the LSN of a transaction that it may have a part of only
 # What delta-rs reads and writes without loss.
 SHARED_FEATURES = frozenset(
     {"columnMapping", "timestampNtz", "deletionVectors", "appendOnly", "invariants"}
