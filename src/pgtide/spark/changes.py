@@ -157,6 +157,8 @@ class _Source:
         if tables is None:
             return rows
         names = {name for table in tables for _, name in table.names}
+        if names >= {shape.table for shape in self.shapes.values()}:
+            return rows  # nothing to skip, and comparing names takes time
         return rows.filter(F.col("table").isin(*sorted(names)))
 
     def stream(self) -> DataFrame:
