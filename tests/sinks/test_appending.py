@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from deltalake import Transaction
 from pyspark.sql import SparkSession
 from pyspark.sql.types import IntegerType, StringType
 
@@ -24,7 +25,7 @@ def target(spark: SparkSession, tmp_path: Path) -> Target:
 
 def _append(target: Target, row: int, version: int) -> None:
     frame = target.spark.createDataFrame([(row, "v")], "id int, `a b` string")
-    append(target, frame, "writer", version)
+    append(target, frame, Transaction("writer", version))
 
 
 def _ids(target: Target) -> list[int]:
@@ -66,7 +67,7 @@ def test_what_is_left_by_a_crash(target: Target, monkeypatch: pytest.MonkeyPatch
 def test_a_write_that_fails_leaves_nothing(target: Target) -> None:
     frame = target.spark.sql("SELECT CAST(raise_error('no') AS int) AS id, 'v' AS `a b`")
     with pytest.raises(Exception, match="no"):
-        append(target, frame, "writer", 1)
+        append(target, frame, Transaction("writer", 1))
     assert not list(Path(target.path).glob("rows-*"))
     _append(target, 1, 1)
     assert _ids(target) == [1]

@@ -96,7 +96,7 @@ INSERT INTO orders_old VALUES (13);
 def test_a_partition_may_number_its_columns_otherwise(
     spark: SparkSession, captured: Captured
 ) -> None:
-    """What an update did not send is completed in the column of that name."""
+    """What an update did not send is completed in the column of that name, or the next one."""
     captured.run(
         """CREATE TABLE p (id int PRIMARY KEY, n int, big text) PARTITION BY RANGE (id);
 CREATE TABLE p1 (gone int, big text, id int NOT NULL, n int);
@@ -110,6 +110,11 @@ UPDATE p SET n = 2;
     captured.capture()
     found = pgtide.latest(spark, captured.config.log.path, "p")
     assert rows(found) == captured.execute("TABLE p")
+    captured.run("ALTER TABLE p RENAME n TO m;\nALTER TABLE p ADD n text;\n")
+    captured.run("INSERT INTO p VALUES (2, 3, 'y', 'new');\n")
+    captured.capture()
+    found = pgtide.latest(spark, captured.config.log.path, "p")
+    assert rows(found) == sorted(captured.execute("TABLE p"))
 
 
 def test_what_cannot_be_read_is_refused(spark: SparkSession, captured: Captured) -> None:

@@ -8,6 +8,7 @@ Postgres can is a string from the start, so that its type does not depend on the
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -51,12 +52,12 @@ class CellReader:
     def _read(self) -> Layout:
         return self.layout.under(self.policy)
 
-    def unrepresentable(self, side: str = "after") -> Column:
-        """Column and text of each value that its type cannot hold; an empty array mostly."""
+    def unrepresentable(self, columns: Collection[str]) -> Column:
+        """Column and text of each new value that its type cannot hold; mostly an empty array."""
         found = []
         for index, column in enumerate(self.layout.columns):
-            codec, text = self.codec(index), element(side, index)
-            if not codec.any_text:
+            codec, text = self.codec(index), element("after", index)
+            if not codec.any_text and column.name in columns:
                 value = f"named_struct('column', {literal(column.name)}, 'text', {text})"
                 found.append(case(codec.unrepresentable(text), value))
         if not found:

@@ -10,10 +10,12 @@ from pgtide.errors import ConfigError
 from pgtide.shape import Shape
 from pgtide.spark.layout import Layout, TableName
 
+DROPPED = ""  # no column has this name
+
 
 @dataclass(frozen=True)
 class LoggedTable:
-    """A table and every shape that its rows may have."""
+    """A table and every shape that its rows may have, partitions under the root's names of now."""
 
     layout: Layout
     shapes: tuple[Shape, ...]
@@ -34,7 +36,8 @@ class LoggedTable:
         relation = newest.shape.oid
         mine = [s for s in shapes.values() if relation in (s.oid, s.root_oid)]
         chosen = {shape.id: shape for shape in (*named, *mine)}
-        return cls(newest, tuple(chosen.values()))
+        present = (_renamed(s, layouts[s.id].shape, newest.shape) for s in chosen.values())
+        return cls(newest, tuple(present))
 
     @property
     def present(self) -> LoggedTable:
@@ -69,3 +72,18 @@ class LoggedTable:
             or shape.root_oid in relations
             or name in ((shape.schema, shape.table), (shape.root_schema, shape.root_table))
         )
+
+
+def _renamed(shape: Shape, root_then: Shape, root_now: Shape) -> Shape:
+    """A partition's shape with the names that its root's columns have now.
+
+    It numbers its columns by itself, so only by way of the root of then can they be told.
+    """
+    if shape.root_oid != root_now.oid or root_then.id == shape.id:
+        return shape
+    numbers = {column.name: column.attnum for column in root_then.columns}
+    names = {column.attnum: column.name for column in root_now.columns}
+    columns = tuple(
+        replace(column, name=names.get(numbers[column.name], DROPPED)) for column in shape.columns
+    )
+    return replace(shape, columns=columns)

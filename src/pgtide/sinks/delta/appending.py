@@ -27,18 +27,20 @@ from pgtide.sinks.delta.first_commit import write_first
 from pgtide.sinks.delta.target import SHARED_FEATURES, Target
 
 
-def append(target: Target, rows: DataFrame, app_id: str, version: int) -> None:
-    """Add rows in one commit under this id, unless the table has it."""
+def append(target: Target, rows: DataFrame, id: Transaction | None) -> None:
+    """Add rows in one commit; if it has an id, only unless the table has it."""
     table = target.open()
     assert table is not None, "it was made ready"
-    if (table.transaction_version(app_id) or -1) >= version:
+    if id is not None and (table.transaction_version(id.app_id) or -1) >= id.version:
         return
     if not features(table) <= SHARED_FEATURES:
         writer = rows.write.format("delta").mode("append")
-        writer.option("txnAppId", app_id).option("txnVersion", version).save(target.path)
+        if id is not None:
+            writer = writer.option("txnAppId", id.app_id).option("txnVersion", id.version)
+        writer.save(target.path)
         return
     with _files(target, table, rows) as files:
-        _commit(table, files, Transaction(app_id, version))
+        _commit(table, files, id)
 
 
 def features(table: DeltaTable) -> set[str]:
@@ -99,14 +101,14 @@ def _added(directory: str, add: dict[str, Any]) -> AddAction:
     )
 
 
-def _commit(table: DeltaTable, files: Sequence[AddAction], transaction: Transaction) -> None:
+def _commit(table: DeltaTable, files: Sequence[AddAction], id: Transaction | None) -> None:
     try:
         table.create_write_transaction(
             list(files),
             "append",
             table.schema(),
             table.metadata().partition_columns,
-            commit_properties=CommitProperties(app_transactions=[transaction]),
+            commit_properties=CommitProperties(app_transactions=[id] if id else None),
         )
     except (DeltaError, OSError) as exc:
         raise TargetUnavailable(

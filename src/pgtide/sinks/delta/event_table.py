@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from pgtide.config.sinks import DeltaSettings
 from pgtide.pipeline.batch import Batch
@@ -19,7 +20,9 @@ from pgtide.shape import Shape
 from pgtide.sinks.delta.columns import TargetColumn
 from pgtide.sinks.delta.lake_table import LakeTable
 from pgtide.sinks.delta.reached import writes
+from pgtide.spark.cells import CellReader
 from pgtide.spark.compaction import Traits
+from pgtide.spark.identity import with_identity
 from pgtide.spark.layout import Layout
 
 
@@ -40,12 +43,25 @@ class EventTable(LakeTable):
     def _frame(self, step: Rows, events: DataFrame) -> DataFrame:
         """The rows for these events, with the table's columns."""
 
+    def _typed(self, step: Rows) -> list[str]:
+        """The columns of the source that the table has with their types."""
+        numbers = {column.attnum for column in self._columns(step)}
+        return [column.name for column in step.layout.columns if column.attnum in numbers]
+
     def _rows(self, step: Rows, number: int) -> None:
         target = self._ready(step, self._columns(step))
         if target is None:
             return
+        reader = self._reader(step)
         for portion, events in writes(self._batch, target, step, self._work.steps[number + 1 :]):
+            rows = events.withColumn("after", F.coalesce("after", "before"))
+            self._quarantine.keep(step.table, rows, reader, self._typed(step))
             portion.append(target, self._frame(portion.step, events))
+
+    def _reader(self, step: Rows | Reshaped) -> CellReader:
+        shapes = step.shapes if isinstance(step, Rows) else ()
+        layout = with_identity(step.layout, shapes)
+        return CellReader(layout, self._batch.settings.on_unrepresentable)
 
     def _truncated(self, step: Truncated, number: int) -> None:
         raise AssertionError("a TRUNCATE is among the rows")

@@ -29,6 +29,7 @@ from pgtide.position import Position
 from pgtide.shape import Shape
 from pgtide.sinks.delta.columns import TargetColumn, existing_columns
 from pgtide.sinks.delta.lake import Lake
+from pgtide.sinks.delta.quarantine import Quarantine
 from pgtide.sinks.delta.reshape import reshape
 from pgtide.sinks.delta.target import (
     MODE_PROPERTY,
@@ -55,6 +56,7 @@ class LakeTable(ABC):
         self._settings = settings
         routed = {batch.rules(table).target for table in _all_names(work, batch)}
         self._lake = Lake(spark, settings, routed)
+        self._quarantine = Quarantine(spark, settings, batch)
 
     def apply(self) -> None:
         """Apply the steps in order; those that were applied before are passed over."""

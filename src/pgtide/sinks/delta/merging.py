@@ -60,7 +60,7 @@ def fill(target: Target, merge: Merge, app_id: str, version: int) -> None:
     rows = merge.rows.filter(f"NOT {GONE} AND NOT {PATCH}").select(
         *[quoted(name) for name in merge.columns]
     )
-    append(target, rows, app_id, version)
+    append(target, rows, Transaction(app_id, version))
 
 
 def merge(

@@ -8,24 +8,22 @@ from dataclasses import replace
 from functools import reduce
 
 from delta.tables import DeltaTable as SparkDeltaTable
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from pgtide.config.sinks import DeltaSettings
 from pgtide.errors import Unrepresentable
-from pgtide.pipeline.batch import Batch
-from pgtide.pipeline.steps import Reshaped, Rows, TableWork, Truncated
+from pgtide.pipeline.steps import Reshaped, Rows, Truncated
 from pgtide.sinks.delta.columns import DELETED, LSN, RELATION, SEQ, earlier
 from pgtide.sinks.delta.keyless import write_keyless
 from pgtide.sinks.delta.lake_table import LakeTable, shaped_by
 from pgtide.sinks.delta.merging import Merge, fill, merge
 from pgtide.sinks.delta.mirror import OWN, MirrorPlan
-from pgtide.sinks.delta.quarantine import NOT_SENT, TYPE, Quarantine, unrepresentable
+from pgtide.sinks.delta.quarantine import NOT_SENT
 from pgtide.sinks.delta.reached import writes
 from pgtide.sinks.delta.target import Target
 from pgtide.sinks.delta.unsent import Completing, first_position, may_lack_values
 from pgtide.spark.cells import CellReader
-from pgtide.spark.compaction import key_names
+from pgtide.spark.compaction import EVENT, key_names
 from pgtide.spark.layout import Layout, TableName
 from pgtide.spark.sql_text import quoted
 
@@ -35,12 +33,6 @@ class MirrorTable(LakeTable):
 
     mode = "mirror"
     keeps_past = False
-
-    def __init__(
-        self, spark: SparkSession, batch: Batch, work: TableWork, settings: DeltaSettings
-    ) -> None:
-        super().__init__(spark, batch, work, settings)
-        self._quarantine = Quarantine(spark, settings, batch)
 
     def _plan(self, table: TableName, layout: Layout) -> MirrorPlan:
         shapes = self._batch.shapes.values()
@@ -73,20 +65,19 @@ class MirrorTable(LakeTable):
         state = plan.state(events, step.traits)
         if plan.reader.policy == "null":
             state = state.filter(_known_key(plan.layout))
-            values = unrepresentable(state, plan.reader)
-            values = values.union(unrepresentable(plan.unreadable_keys(events), plan.reader))
-            self._quarantine.add(step.table, number, values, TYPE)
+            rows = state.select(*EVENT).union(plan.unreadable_keys(events).select(*EVENT))
+            self._quarantine.keep(step.table, rows, plan.reader)
         columns = [column.name for column in plan.columns()]
         rows = plan.rows(state, step.traits)
         job = Merge(rows, list(plan.keys()), columns, self._settings.soft_delete)
-        with self._completed(target, job, step, number) as job:
+        with self._completed(target, job, step) as job:
             if not table.file_uris():
                 fill(target, job, app_id, version)
             else:
                 merge(target, table, job, step.count, app_id, version)
 
     @contextmanager
-    def _completed(self, target: Target, job: Merge, step: Rows, number: int) -> Iterator[Merge]:
+    def _completed(self, target: Target, job: Merge, step: Rows) -> Iterator[Merge]:
         """The merge with what its rows lack taken from the mirror, or refused."""
         if not may_lack_values(step.traits, step.layout.shape.replica_identity):
             yield job
@@ -95,12 +86,12 @@ class MirrorTable(LakeTable):
         try:
             if completing.needed():
                 job = replace(job, rows=completing.rows())
-                self._refuse(completing.incomplete(job.rows), step, number)
+                self._refuse(completing.incomplete(job.rows), step)
             yield job
         finally:
             completing.close()
 
-    def _refuse(self, incomplete: DataFrame, step: Rows, number: int) -> None:
+    def _refuse(self, incomplete: DataFrame, step: Rows) -> None:
         """Rows that were never seen whole: to be said, or kept with what they lack noted."""
         at = first_position(incomplete)
         if at is None:
@@ -119,7 +110,7 @@ class MirrorTable(LakeTable):
             F.col(SEQ).alias("seq"),
             F.lit(None).cast("string").alias("text"),
         )
-        self._quarantine.add(step.table, number, values, NOT_SENT)
+        self._quarantine.add(step.table, values, NOT_SENT)
 
     def _show(self, table: TableName, target: Target, plan: MirrorPlan) -> None:
         """A view with the columns of the source and nothing else, unless it is there."""
@@ -141,6 +132,7 @@ class MirrorTable(LakeTable):
     def _keyless(self, target: Target, plan: MirrorPlan, step: Rows, number: int) -> None:
         later = self._work.steps[number + 1 :]
         for portion, events in writes(self._batch, target, step, later):
+            self._quarantine.keep(step.table, events, plan.reader)
             write_keyless(target, plan, portion, events)
 
     def _truncated(self, step: Truncated, number: int) -> None:

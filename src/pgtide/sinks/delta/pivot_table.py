@@ -7,8 +7,6 @@ from pyspark.sql import DataFrame
 from pgtide.pipeline.steps import Reshaped, Rows
 from pgtide.sinks.delta.columns import TargetColumn
 from pgtide.sinks.delta.event_table import EventTable
-from pgtide.spark.cells import CellReader
-from pgtide.spark.identity import with_identity
 from pgtide.spark.pivot import pivot_rows, pivot_schema, require_old_rows
 
 
@@ -36,8 +34,3 @@ class PivotTable(EventTable):
         require_old_rows(shape for shape in step.shapes if shape.id in ids)
         rules = self._batch.rules(step.table)
         return pivot_rows(events, step.layout, rules, self._reader(step), self._settings.pivot)
-
-    def _reader(self, step: Rows | Reshaped) -> CellReader:
-        shapes = step.shapes if isinstance(step, Rows) else ()
-        layout = with_identity(step.layout, shapes)
-        return CellReader(layout, self._batch.settings.on_unrepresentable)

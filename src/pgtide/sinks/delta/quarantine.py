@@ -6,14 +6,17 @@ written as NULL instead can be looked up, and corrected.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from delta.tables import DeltaTable as SparkDeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgtide.config.sinks import DeltaSettings
 from pgtide.pipeline.batch import Batch
+from pgtide.rules import TableRules
 from pgtide.sinks.delta.appending import append
-from pgtide.sinks.delta.target import Target, directory
+from pgtide.sinks.delta.target import Target
 from pgtide.spark.cells import CellReader
 from pgtide.spark.layout import Layout, TableName
 
@@ -29,6 +32,7 @@ COLUMNS = {
     "reason": "STRING",
     "quarantined_at": "TIMESTAMP",
 }
+IDENTITY = ("pipeline", "schema", "table", "column", "lsn", "seq", "reason")
 TYPE = "type"  # the type of the target's column has no such value
 NOT_SENT = "not sent"  # the source did not send it, and the target has no such row
 
@@ -41,12 +45,27 @@ class Quarantine:
         self._target = Target(spark, path, settings.storage)
         self._batch = batch
 
-    def add(self, table: TableName, number: int, values: DataFrame, kind: str) -> None:
-        """Add values, once per step: ``column, key, lsn, seq, text``."""
-        mark = self._batch.mark
-        name = "/".join(directory(part) for part in table)
-        app_id = f"{mark.app_id(number)}/{name}/{kind}"
-        if self._target.written(app_id, mark.number) or values.isEmpty():
+    def keep(
+        self,
+        table: TableName,
+        rows: DataFrame,
+        reader: CellReader,
+        columns: Collection[str] | None = None,
+    ) -> None:
+        """Add the values of rows of the log that are written as NULL.
+
+        ``columns``: those that are written with their type, if not all. What a rule hides or
+        changes is not among them: the quarantine must not tell it.
+        """
+        if reader.policy != "null":
+            return
+        shown = _untouched(reader, self._batch.rules(table))
+        names = shown if columns is None else shown & {*columns}
+        self.add(table, unrepresentable(rows, reader, names), TYPE)
+
+    def add(self, table: TableName, values: DataFrame, reason: str) -> None:
+        """Add values that are not there yet: ``column, key, lsn, seq, text``."""
+        if values.isEmpty():
             return
         if not self._target.exists():
             builder = SparkDeltaTable.createIfNotExists(self._target.spark)
@@ -55,30 +74,42 @@ class Quarantine:
                 builder = builder.addColumn(name, kind)
             builder.execute()
         rows = values.select(
-            F.lit(mark.pipeline).alias("pipeline"),
+            F.lit(self._batch.mark.pipeline).alias("pipeline"),
             F.lit(table[0]).alias("schema"),
             F.lit(table[1]).alias("table"),
             *("column", "key", "lsn", "seq", "text"),
-            F.lit(kind).alias("reason"),
+            F.lit(reason).alias("reason"),
             F.current_timestamp().alias("quarantined_at"),
         )
-        append(self._target, rows, app_id, mark.number)
+        same = [F.col(f"new.{name}").eqNullSafe(F.col(f"known.{name}")) for name in IDENTITY]
+        known = self._target.frame().alias("known")
+        append(self._target, rows.alias("new").join(known, same, "left_anti"), None)
 
 
-def unrepresentable(rows: DataFrame, reader: CellReader) -> DataFrame:
-    """The values of rows of the log that their types cannot hold."""
+def _untouched(reader: CellReader, rules: TableRules) -> set[str]:
+    """Columns that leave as they are, be it under another name."""
+    cells = reader.after()
+    left = {id(cell.value) for cell in rules.apply(cells, F.col("op"))}
+    return {cell.name for cell in cells if id(cell.value) in left}
+
+
+def unrepresentable(rows: DataFrame, reader: CellReader, columns: Collection[str]) -> DataFrame:
+    """The values of rows of the log that the types of these columns cannot hold."""
     found = rows.filter("after IS NOT NULL").select(
-        F.explode(reader.unrepresentable()).alias("value"),
-        key_text(reader.layout).alias("key"),
+        F.explode(reader.unrepresentable(columns)).alias("value"),
+        _key_text(reader.layout, columns).alias("key"),
         "lsn",
         "seq",
     )
     return found.select("value.column", "key", "lsn", "seq", "value.text")
 
 
-def key_text(layout: Layout) -> Column:
+def _key_text(layout: Layout, columns: Collection[str]) -> Column:
     """The key of a row as JSON of Postgres texts."""
     row = F.coalesce("after", "before")
-    names = layout.key_names
-    texts = [F.get(row, F.lit(i)).alias(n) for i, n in zip(layout.keys, names, strict=True)]
+    texts = [
+        F.get(row, F.lit(index)).alias(name)
+        for index, name in zip(layout.keys, layout.key_names, strict=True)
+        if name in columns
+    ]
     return F.to_json(F.struct(*texts)) if texts else F.lit(None).cast("string")

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from deltalake import Transaction
 from pyspark.sql import DataFrame
 
 from pgtide.pipeline.batch import Batch
@@ -42,7 +43,7 @@ class Portion:
 
     def append(self, target: Target, rows: DataFrame) -> None:
         """Write rows of the table."""
-        append(target, rows, self.app_id, self.version)
+        append(target, rows, Transaction(self.app_id, self.version))
 
 
 def writes(

@@ -52,6 +52,7 @@ class VersionsTable(LakeTable):
         if target is None:
             return
         for portion, events in writes(self._batch, target, step, self._work.steps[number + 1 :]):
+            self._quarantine.keep(step.table, events, plan.reader)
             changes = plan.changes(events, step.traits, target.frame())
             table = target.open()
             if table is not None and table.file_uris():
