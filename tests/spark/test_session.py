@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import pgtide
-from pgtide.errors import ConfigError
+from pgtide.errors import ConfigError, EnvironmentMissing
 from pgtide.spark.session import DELTA, local_cores, missing_delta, prepare
 from tests.fixtures.spark import TIME_ZONE
 
@@ -58,6 +58,19 @@ def test_ignoring_missing_files_is_refused(spark: SparkSession) -> None:
     other = spark.newSession()
     other.conf.set("spark.sql.files.ignoreMissingFiles", "true")
     with pytest.raises(ConfigError, match=r"spark\.sql\.files\.ignoreMissingFiles is refused"):
+        prepare(other)
+
+
+def test_another_spark_is_refused(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SparkSession, "version", "3.5.1")
+    with pytest.raises(EnvironmentMissing, match=r"this is Spark 3\.5\.1, pgtide needs 4\.1"):
+        prepare(spark)
+
+
+def test_a_session_without_delta_is_refused(spark: SparkSession) -> None:
+    other = spark.newSession()
+    other.conf.set("spark.sql.catalog.spark_catalog", "somebody.Else")
+    with pytest.raises(ConfigError, match="has no Delta"):
         prepare(other)
 
 
