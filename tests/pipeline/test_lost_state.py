@@ -22,7 +22,8 @@ from pgtide.sinks.delta.reached import pending
 from pgtide.sinks.delta.target import Target
 from pgtide.spark.compaction import Traits
 from pgtide.spark.layout import Layout
-from tests.fixtures.capture import Captured
+from tests.fixtures.capture import Captured, MakeCaptured
+from tests.fixtures.databases import Database
 
 
 def configure(captured: Captured, mode: str) -> Config:
@@ -94,16 +95,34 @@ def test_replay_clears_what_was_set_aside(spark: SparkSession, captured: Capture
 
 
 def test_a_rename_comes_again(spark: SparkSession, captured: Captured) -> None:
-    """All is lost, and the table has its new name long before the rename is read."""
+    """All is lost, and the table has its last name long before its renames are read."""
     captured.run("CREATE TABLE t (id int PRIMARY KEY);\nINSERT INTO t VALUES (1);")
     config = configure(captured, "mirror")
     run(spark, captured, config)
     captured.run("ALTER TABLE t RENAME TO u;\nINSERT INTO u VALUES (2);")
+    captured.run("ALTER TABLE u RENAME TO v;\nINSERT INTO v VALUES (3);")
+    captured.run("CREATE TABLE u (id int PRIMARY KEY);\nINSERT INTO u VALUES (4);")
     run(spark, captured, config)
-    shutil.rmtree(captured.directory / "log" / "pipelines")
-    batch = config.pipelines["lake"].model_copy(update={"batch": 1})
-    run(spark, captured, config.model_copy(update={"pipelines": {"lake": batch}}))
-    assert [path.name for path in (captured.directory / "lake" / "public").iterdir()] == ["u"]
+    for _ in range(2):
+        tables = sorted(path.name for path in (captured.directory / "lake" / "public").iterdir())
+        assert tables == ["u", "v"]
+        assert lake(spark, captured, "u") == [(4,)]
+        assert lake(spark, captured, "v") == [(1,), (2,), (3,)]
+        shutil.rmtree(captured.directory / "log" / "pipelines")
+        batch = config.pipelines["lake"].model_copy(update={"batch": 1})
+        run(spark, captured, config.model_copy(update={"pipelines": {"lake": batch}}))
+
+
+def test_a_rename_that_nobody_tells(
+    spark: SparkSession, database: Database, make_captured: MakeCaptured
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    captured = make_captured(database, ddl=False)
+    config = configure(captured, "mirror")
+    captured.run("INSERT INTO t VALUES (1);\n")
+    run(spark, captured, config)
+    captured.run("ALTER TABLE t RENAME TO u;\nINSERT INTO u VALUES (2);")
+    run(spark, captured, config)
     assert lake(spark, captured, "u") == [(1,), (2,)]
 
 

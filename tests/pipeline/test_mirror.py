@@ -25,8 +25,11 @@ def run_pipeline(spark: SparkSession, captured: Captured, **pipeline: Any) -> St
     return PipelineRun(spark, lake_config(captured, **pipeline), "lake").run(until_current=True)
 
 
-def mirror(spark: SparkSession, captured: Captured, table: str) -> list[tuple[Any, ...]]:
-    frame = spark.read.format("delta").load(str(captured.directory / "lake" / "public" / table))
+def mirror(
+    spark: SparkSession, captured: Captured, table: str, rows: str = "true"
+) -> list[tuple[Any, ...]]:
+    path = str(captured.directory / "lake" / "public" / table)
+    frame = spark.read.format("delta").load(path).filter(rows)
     columns = [name for name in frame.columns if not name.startswith("_pgtide_")]
     return sorted((tuple(row) for row in frame.select(*columns).collect()), key=repr)
 

@@ -131,3 +131,8 @@ INSERT INTO t VALUES (1, repeat('x', 9000)), (2, repeat('y', 9000));
     captured.run("UPDATE t SET id = id + 10;\n")
     run_pipeline(spark, captured, rules=rules)
     assert mirror(spark, captured, "t") == [(11, "x" * 9000)]
+    # Rows have no mark yet that they are there.
+    sink = {"type": "delta", "path": str(captured.directory / "lake"), "soft_delete": True}
+    captured.run("UPDATE t SET id = id + 10;\n")
+    run_pipeline(spark, captured, rules=rules, sink=sink)
+    assert mirror(spark, captured, "t", "_pgtide_deleted IS NOT TRUE") == [(21, "x" * 9000)]

@@ -41,6 +41,15 @@ def test_an_id_is_written_once(target: Target) -> None:
     assert target.frame().filter("id > 1").columns == ["id", "a b"]
 
 
+def test_no_rows_have_an_id_too(target: Target) -> None:
+    nothing = target.spark.createDataFrame([], "id int, `a b` string")
+    append(target, nothing, Transaction("writer", 1))
+    _append(target, 1, 1)
+    assert _ids(target) == [], "it was written"
+    append(target, nothing, None)
+    assert len(list(Path(target.path).glob("_delta_log/*.json"))) == 2
+
+
 def test_what_is_left_by_a_crash(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed before the commit: the files are there and not the table's, and VACUUM takes them."""
 
@@ -49,7 +58,6 @@ def test_what_is_left_by_a_crash(target: Target, monkeypatch: pytest.MonkeyPatch
 
     with monkeypatch.context() as patch:
         patch.setattr(appending, "_commit", killed)
-        patch.setattr(appending, "_discard", lambda *_: None)
         with pytest.raises(SystemExit):
             _append(target, 1, 1)
     left = list(Path(target.path).glob("rows-*/**/*.parquet"))
@@ -82,6 +90,25 @@ def test_a_commit_that_fails_is_transient(target: Target, monkeypatch: pytest.Mo
     table.load_as_version(0)
     with pytest.raises(TargetUnavailable):
         _append(target, 2, 4)
+
+
+def test_an_error_after_the_commit(spark: SparkSession, tmp_path: Path) -> None:
+    """The checkpoint cannot be written; the rows were, and their files must stay."""
+    target = Target(spark, str(tmp_path / "t"), {})
+    columns = [TargetColumn("id", IntegerType()), TargetColumn("a b", StringType())]
+    target.create(columns, {"delta.checkpointInterval": "1"})
+    obstacle = tmp_path / "t" / "_delta_log" / "_last_checkpoint"
+    obstacle.mkdir()
+    _append(target, 1, 1)
+    obstacle.rmdir()
+    assert _ids(target) == [1]
+
+
+def test_another_writer_was_first(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    _append(target, 1, 1)
+    monkeypatch.setattr(Target, "exists", lambda _: False)
+    assert not target.create([TargetColumn("other", StringType())], {})
+    assert _ids(target) == [1]
 
 
 def test_features_that_only_spark_knows(target: Target) -> None:

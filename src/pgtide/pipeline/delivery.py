@@ -61,7 +61,8 @@ class Delivery:
         parking.spread(self.state, batch)
         for failure in self._write(batch):
             parking.park(self.name, self.state, failure)
-        self._count(batch, batch.census, time.monotonic() - began)
+        delivered = replace(batch, parked=frozenset(self.state.parked))
+        self._count(delivered, batch.census, time.monotonic() - began)
 
     def _batch(self, frame: DataFrame, mark: Mark) -> Batch | None:
         """The rows with what they do, None when there are none."""
@@ -164,5 +165,6 @@ class Delivery:
             return []
         batch = replace(batch, only=frozenset(resuming.tables))
         failures = self._write(batch)
-        self._count_tables(batch)
+        if not failures:
+            self._count_tables(batch)
         return failures

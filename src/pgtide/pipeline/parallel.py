@@ -65,7 +65,10 @@ def _failure(work: TableWork, future: Future[None]) -> list[Failure]:
         return []
     if not isinstance(error, Exception):
         raise error
-    return [Failure(work, as_pgtide_error(error, f"writing {work.name}"))]
+    known = as_pgtide_error(error, f"writing {work.name}")
+    if known is not error:
+        known.__cause__ = error
+    return [Failure(work, known)]
 
 
 def _session(spark: SparkSession) -> SparkSession:

@@ -6,6 +6,7 @@ a batch a mirror gets one state, and the filter may have kept back five events.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import reduce
 
 from pyspark.sql import DataFrame
@@ -18,6 +19,10 @@ from pgtide.sinks.events import layouts, stepped_tables
 
 def withheld(batch: Batch) -> dict[str, int]:
     """How many events of each table; one Spark job, none where no rule leaves anything out."""
+    if batch.settings.on_unrepresentable == "fail":
+        # What matters to the target was read; an event that a later one has undone may not be.
+        lenient = batch.settings.model_copy(update={"on_unrepresentable": "null"})
+        batch = replace(batch, settings=lenient)
     chosen = [
         rows
         for rows in layouts(batch, stepped_tables(batch))

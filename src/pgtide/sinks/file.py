@@ -43,8 +43,9 @@ from pgtide.sinks.events import (
     stepped_tables,
     table_events,
 )
-from pgtide.sinks.ledger import OWN, Ledger, ledgers, open_storage, target_answers
+from pgtide.sinks.ledger import OWN, Ledger, ledgers, open_storage
 from pgtide.sinks.staging import Staging
+from pgtide.sinks.target_storage import target_answers
 from pgtide.sinks.typed_events import pivoted_rows, typed_rows, untyped_rows
 from pgtide.spark.layout import TableName
 

@@ -11,35 +11,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow as pa
 
-from pgtide.errors import LogUnavailable, TargetError, TargetUnavailable
+from pgtide.errors import TargetError
 from pgtide.log.files import delete, walk
 from pgtide.log.source import LogSource
 from pgtide.log.storage import Storage, sync_directory
 from pgtide.position import Position
+from pgtide.sinks.target_storage import target_answers
 
 OWN = "_pgtide"
 LEDGER = "ledger.json"
-
-
-@contextmanager
-def target_answers() -> Iterator[None]:
-    """Raise what storage refuses as an error of the target."""
-    try:
-        yield
-    except (OSError, LogUnavailable) as exc:
-        reason = exc.detail if isinstance(exc, LogUnavailable) else exc.strerror
-        raise TargetUnavailable(
-            "the storage of a file sink failed",
-            detail=reason or type(exc).__name__,
-            hint="Free space or repair the storage; nothing is lost, the batch comes again.",
-        ) from exc
 
 
 class Ledger:

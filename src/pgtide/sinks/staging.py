@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 
 from pgtide.position import Position
 from pgtide.sinks.chunks import Chunk
-from pgtide.sinks.ledger import Ledger, target_answers
+from pgtide.sinks.ledger import Ledger
+from pgtide.sinks.target_storage import target_answers
 
 GROUP_BYTES = 16 << 20  # of a row group, in memory
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -96,6 +97,11 @@ def fill(
 def key_names(layout: Layout) -> list[str]:
     """Names of the typed key columns."""
     return [f"k{index}" for index in range(len(layout.keys))]
+
+
+def known_key(layout: Layout) -> Column:
+    """Whether a row's key could be read: under ``null`` a value that no type holds is NULL."""
+    return reduce(Column.__and__, [F.col(name).isNotNull() for name in key_names(layout)])
 
 
 def from_old_row(events: DataFrame, layout: Layout, unsent_columns: Sequence[int]) -> DataFrame:

@@ -4,16 +4,17 @@ A commit by Spark that carries a transaction id begins with jobs that compute th
 of the table, because Spark keeps no ids in memory (a second for four small tables at once,
 measured). So Spark appends to a table of the same columns that lasts for this one write, in a
 directory of its own below the table; its files then become the table's in one commit, with the
-id. A crash before that leaves a directory that no commit names, which VACUUM removes.
+id. A crash before that leaves a directory that no commit names: VACUUM removes its data files.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
+from urllib.parse import unquote
 
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import DeltaError
@@ -23,15 +24,18 @@ from pyspark.sql import DataFrame
 from pgtide.errors import TargetUnavailable
 from pgtide.log.storage import Storage
 from pgtide.log.table import commit_path
-from pgtide.sinks.delta.first_commit import write_first
+from pgtide.sinks.delta.first_commit import FILE, STATE_FILE, first_commit, first_state
 from pgtide.sinks.delta.target import SHARED_FEATURES, Target
+from pgtide.sinks.target_storage import target_answers
+
+logger = logging.getLogger(__name__)
 
 
 def append(target: Target, rows: DataFrame, id: Transaction | None) -> None:
     """Add rows in one commit; if it has an id, only unless the table has it."""
     table = target.open()
     assert table is not None, "it was made ready"
-    if id is not None and (table.transaction_version(id.app_id) or -1) >= id.version:
+    if id is not None and target.written(id.app_id, id.version):
         return
     if not features(table) <= SHARED_FEATURES:
         writer = rows.write.format("delta").mode("append")
@@ -39,8 +43,16 @@ def append(target: Target, rows: DataFrame, id: Transaction | None) -> None:
             writer = writer.option("txnAppId", id.app_id).option("txnVersion", id.version)
         writer.save(target.path)
         return
-    with _files(target, table, rows) as files:
-        _commit(table, files, id)
+    staged = _Staged(target)
+    try:
+        files = staged.write(table, rows)
+    except BaseException:
+        staged.discard()
+        raise
+    # From here on the files may be the table's, whatever an error says.
+    if files or id is not None:
+        _commit(target, table, files, id)
+    staged.discard("_delta_log")
 
 
 def features(table: DeltaTable) -> set[str]:
@@ -49,26 +61,52 @@ def features(table: DeltaTable) -> set[str]:
     return {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
 
 
-@contextmanager
-def _files(target: Target, table: DeltaTable, rows: DataFrame) -> Iterator[list[AddAction]]:
-    """The rows as files below the table, to be committed."""
-    directory = f"rows-{uuid.uuid4()}"
-    storage = Storage(target.path, dict(target.storage))
-    write_first(storage, f"{directory}/", *_definition(table))
-    try:
-        rows.write.format("delta").mode("append").save(f"{target.path}/{directory}")
-        written = storage.read(f"{directory}/{commit_path(1)}")
-        assert written is not None, "Spark committed it"
+class _Staged:
+    """The table that lasts for one write."""
+
+    def __init__(self, target: Target) -> None:
+        self._spark = target.spark
+        self._name = f"rows-{uuid.uuid4()}"
+        self._path = f"{target.path}/{self._name}"
+        self._storage = Storage(target.path, dict(target.storage))
+
+    def write(self, table: DeltaTable, rows: DataFrame) -> list[AddAction]:
+        """The rows as files, to be committed to ``table``."""
+        protocol, metadata = _definition(table)
+        with target_answers():
+            self._storage.replace(f"{self._name}/{FILE}", first_commit(protocol, metadata))
+            self._storage.replace(f"{self._name}/{STATE_FILE}", first_state(protocol, metadata))
+        rows.write.format("delta").mode("append").save(self._path)
+        self._forget()
+        with target_answers():
+            # Without rows Spark makes no commit.
+            written = self._storage.read(f"{self._name}/{commit_path(1)}") or b""
         actions = [json.loads(line) for line in written.splitlines()]
-        yield [_added(directory, action["add"]) for action in actions if "add" in action]
-    except BaseException:
-        _discard(storage, directory)
-        raise
-    _discard(storage, f"{directory}/_delta_log")
+        return [self._added(action["add"]) for action in actions if "add" in action]
 
+    def _added(self, add: dict[str, Any]) -> AddAction:
+        return AddAction(
+            path=f"{self._name}/{unquote(add['path'])}",  # delta-rs quotes it
+            size=add["size"],
+            partition_values=add["partitionValues"],
+            modification_time=add["modificationTime"],
+            data_change=True,
+            stats=add.get("stats"),  # type: ignore[arg-type]  # there may be none
+        )
 
-def _discard(storage: Storage, directory: str) -> None:
-    storage.filesystem.delete_dir(directory)
+    def _forget(self) -> None:
+        """Spark remembers thousands of tables, this one it will not see again."""
+        jvm: Any = self._spark.sparkContext._jvm
+        session: Any = self._spark
+        path = jvm.org.apache.hadoop.fs.Path(self._path)
+        jvm.org.apache.spark.sql.delta.DeltaLog.invalidateCache(session._jsparkSession, path)
+
+    def discard(self, part: str = "") -> None:
+        """Delete it, or a part of it: what is left is in nobody's way."""
+        try:
+            self._storage.filesystem.delete_dir(f"{self._name}/{part}".rstrip("/"))
+        except OSError as exc:
+            logger.warning("%s was not deleted: %s", self._path, exc.strerror)
 
 
 def _definition(table: DeltaTable) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -90,18 +128,9 @@ def _definition(table: DeltaTable) -> tuple[dict[str, Any], dict[str, Any]]:
     }
 
 
-def _added(directory: str, add: dict[str, Any]) -> AddAction:
-    return AddAction(
-        path=f"{directory}/{add['path']}",
-        size=add["size"],
-        partition_values=add["partitionValues"],
-        modification_time=add["modificationTime"],
-        data_change=True,
-        stats=add["stats"],
-    )
-
-
-def _commit(table: DeltaTable, files: Sequence[AddAction], id: Transaction | None) -> None:
+def _commit(
+    target: Target, table: DeltaTable, files: Sequence[AddAction], id: Transaction | None
+) -> None:
     try:
         table.create_write_transaction(
             list(files),
@@ -111,6 +140,8 @@ def _commit(table: DeltaTable, files: Sequence[AddAction], id: Transaction | Non
             commit_properties=CommitProperties(app_transactions=[id] if id else None),
         )
     except (DeltaError, OSError) as exc:
+        if id is not None and target.written(id.app_id, id.version):
+            return  # only what follows a commit failed, such as the checkpoint
         raise TargetUnavailable(
             "a table of the lake did not take a commit",
             detail=f"{table.table_uri}: {str(exc).splitlines()[0]}",

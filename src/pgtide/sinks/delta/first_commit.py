@@ -19,15 +19,15 @@ from pgtide.log.storage import Storage
 from pgtide.sinks.delta.columns import TargetColumn
 
 FILE = "_delta_log/00000000000000000000.json"
-CHECKSUM_FILE = "_delta_log/00000000000000000000.crc"
+STATE_FILE = "_delta_log/00000000000000000000.crc"
 _MAPPING = "delta.columnMapping"
 _NTZ = '"timestamp_ntz"'
 
 
 def create_table(
     storage: Storage, columns: Sequence[TargetColumn], properties: Mapping[str, str]
-) -> None:
-    """Make the table appear, unless there is one; on a local path."""
+) -> bool:
+    """Make the table appear, unless there is one: False then; on a local path."""
     assert storage.local is not None
     numbers = count(1)
     schema = json.dumps(_mapped(StructType([c.field for c in columns]).jsonValue(), numbers))
@@ -40,17 +40,16 @@ def create_table(
         "configuration": mapped,
         "createdTime": time.time_ns() // 1_000_000,
     }
-    storage.local.mkdir(parents=True, exist_ok=True)
-    write_first(storage, "", _protocol(schema), metadata)
+    protocol = _protocol(schema)
+    (storage.local / FILE).parent.mkdir(parents=True, exist_ok=True)
+    if not storage.create(FILE, first_commit(protocol, metadata)):
+        return False
+    storage.replace(STATE_FILE, first_state(protocol, metadata))
+    return True
 
 
-def write_first(
-    storage: Storage, directory: str, protocol: Mapping[str, Any], metadata: Mapping[str, Any]
-) -> None:
-    """Write the commit of a table in a directory, and the state of the table after it.
-
-    With the state at hand, Spark opens the table without running jobs to compute it.
-    """
+def first_commit(protocol: Mapping[str, Any], metadata: Mapping[str, Any]) -> bytes:
+    """The content of the commit."""
     commit_info = {
         "timestamp": metadata["createdTime"],
         "operation": "CREATE TABLE",
@@ -63,13 +62,12 @@ def write_first(
         "engineInfo": "pgtide",
     }
     actions = [{"commitInfo": commit_info}, {"protocol": protocol}, {"metaData": metadata}]
-    commit = "".join(json.dumps(action) + "\n" for action in actions)
-    storage.replace(f"{directory}{FILE}", commit.encode())
-    storage.replace(f"{directory}{CHECKSUM_FILE}", json.dumps(_state(protocol, metadata)).encode())
+    return "".join(json.dumps(action) + "\n" for action in actions).encode()
 
 
-def _state(protocol: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
-    return {
+def first_state(protocol: Mapping[str, Any], metadata: Mapping[str, Any]) -> bytes:
+    """The state of the table after it: Spark then runs no jobs to compute it."""
+    state = {
         "tableSizeBytes": 0,
         "numFiles": 0,
         "numMetadata": 1,
@@ -80,6 +78,7 @@ def _state(protocol: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str
         "protocol": protocol,
         "allFiles": [],
     }
+    return json.dumps(state).encode()
 
 
 def _mapped(kind: Any, numbers: Iterator[int]) -> Any:

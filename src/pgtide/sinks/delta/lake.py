@@ -14,7 +14,12 @@ from pyspark.sql import SparkSession
 from pgtide.config.sinks import DeltaSettings
 from pgtide.errors import TargetError
 from pgtide.position import Position
-from pgtide.sinks.delta.target import RELATION_PROPERTY, SHAPED_AT_PROPERTY, Target
+from pgtide.sinks.delta.target import (
+    RELATION_PROPERTY,
+    RENAMED_AT_PROPERTY,
+    SHAPED_AT_PROPERTY,
+    Target,
+)
 from pgtide.spark.layout import TableName
 
 
@@ -32,32 +37,46 @@ class Lake:
     ) -> None:
         self._spark = spark
         self._settings = settings
-        self._places: dict[int, Target] = {}
+        self._places: dict[int, TableName] = {}
         for name in sorted(names):
             relation = self._by_name(name).properties().get(RELATION_PROPERTY)
             if relation is not None:
-                self._places[int(relation)] = self._by_name(name)
+                self._places[int(relation)] = name
+
+    def place(self, relation: int) -> TableName | None:
+        """The name under which a relation's rows are."""
+        return self._places.get(relation)
 
     def target(self, name: TableName, relation: int) -> Target:
         """Where a relation's rows are, or will be."""
-        return self._places.get(relation) or self._by_name(name)
+        return self._by_name(self._places.get(relation, name))
 
-    def placed(self, relation: int, target: Target) -> None:
+    def placed(self, relation: int, name: TableName) -> None:
         """Remember where a relation's table was made."""
-        self._places[relation] = target
+        self._places[relation] = name
 
     def _by_name(self, name: TableName) -> Target:
         return Target.of(self._spark, self._settings.path, name, self._settings.storage)
 
     def set_aside(self, name: TableName, relation: int) -> None:
         """Give way to another table of this name: the old one gets its relation id as a suffix."""
-        self.rename(relation, name_aside(name, relation))
+        self._move(relation, name_aside(name, relation))
 
-    def rename(self, relation: int, to: TableName) -> None:
-        """Give a table its new name; on an object store that copies it."""
-        place, wanted = self._places.get(relation), self._by_name(to)
-        if place is None or place.path == wanted.path:
-            return  # nothing was written yet, or it has moved already
+    def rename(self, relation: int, to: TableName, at: Position) -> None:
+        """Give a table its new name, unless it has got that or a later one before."""
+        name = self._places.get(relation)
+        if name is None:
+            return  # nothing was written yet
+        renamed_at = self._by_name(name).properties().get(RENAMED_AT_PROPERTY)
+        if renamed_at is None or Position.parse(renamed_at) < at:
+            self._move(relation, to)
+            self._by_name(to).set_properties({RENAMED_AT_PROPERTY: str(at)})
+
+    def _move(self, relation: int, to: TableName) -> None:
+        """On an object store that copies the table."""
+        place, wanted = self._by_name(self._places[relation]), self._by_name(to)
+        if place.path == wanted.path:
+            return
         if wanted.exists():
             raise TargetError(
                 "a table's new name is taken in the lake",
@@ -73,7 +92,7 @@ class Lake:
                 detail=f"{place.path} could not become {wanted.path}.",
                 hint="See that both are on one file system, then run: pgtide resume",
             )
-        self._places[relation] = wanted
+        self._places[relation] = to
 
     def drop(self, name: TableName, at: Position) -> None:
         """Delete a table with its files, unless another has taken its place since."""
@@ -83,7 +102,7 @@ class Lake:
             return
         path, files = self._file_system(place)
         files.delete(path, True)
-        self._places = {r: t for r, t in self._places.items() if t.path != place.path}
+        self._places = {r: n for r, n in self._places.items() if n != name}
 
     def _file_system(self, target: Target) -> tuple[Any, Any]:
         jvm: Any = self._spark.sparkContext._jvm

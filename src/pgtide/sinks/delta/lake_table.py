@@ -72,7 +72,7 @@ class LakeTable(ABC):
             case Reshaped():
                 self._reshaped(step, number)
             case Renamed():
-                self._lake.rename(step.relation, self._name(step.to))
+                self._lake.rename(step.relation, self._name(step.to), step.at)
             case Dropped():
                 if self._settings.dropped_tables == "drop":
                     self._lake.drop(self._name(step.table), step.at)
@@ -96,6 +96,9 @@ class LakeTable(ABC):
         """The table with these columns; None if it has gone on to those of a later step."""
         relation, at = step.layout.shape.oid, position_of(step)
         name = self._name(step.table)
+        if self._lake.place(relation) not in (None, *self._names_from(step.layout.shape)):
+            # Nobody told of a rename, as without DDL.
+            self._lake.rename(relation, name, at)
         target = self._lake.target(name, relation)
         table = target.open()
         properties = {} if table is None else dict(table.metadata().configuration)
@@ -123,9 +126,15 @@ class LakeTable(ABC):
             MODE_PROPERTY: self.mode,
             SHAPED_AT_PROPERTY: str(at),
         }
-        target.create(columns, made)
-        self._lake.placed(relation, target)
+        if not target.create(columns, made):
+            return self._ready(step, columns)
+        self._lake.placed(relation, name)
         return target
+
+    def _names_from(self, shape: Shape) -> set[TableName]:
+        """The names in the lake that a relation has while it has a shape, and later."""
+        shapes = [s for s in self._batch.shapes.values() if s.oid == shape.oid and s.id >= shape.id]
+        return {self._name((s.schema, s.table)) for s in (shape, *shapes)}
 
     def _refuse_shared(self, table: TableName, target: Target, relation: int) -> None:
         """Two tables of the source in one of the lake would replace each other for ever."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import reduce
 
 from delta.tables import DeltaTable as SparkDeltaTable
 from pyspark.sql import Column, DataFrame
@@ -23,7 +22,7 @@ from pgtide.sinks.delta.reached import writes
 from pgtide.sinks.delta.target import Target
 from pgtide.sinks.delta.unsent import Completing, first_position, may_lack_values
 from pgtide.spark.cells import CellReader
-from pgtide.spark.compaction import EVENT, key_names
+from pgtide.spark.compaction import EVENT, known_key
 from pgtide.spark.layout import Layout, TableName
 from pgtide.spark.sql_text import quoted
 
@@ -64,7 +63,8 @@ class MirrorTable(LakeTable):
         events = self._batch.rows(step)
         state = plan.state(events, step.traits)
         if plan.reader.policy == "null":
-            state = state.filter(_known_key(plan.layout))
+            # Without its key a row has no place here; the quarantine has it.
+            state = state.filter(known_key(plan.layout))
             rows = state.select(*EVENT).union(plan.unreadable_keys(events).select(*EVENT))
             self._quarantine.keep(step.table, rows, plan.reader)
         columns = [column.name for column in plan.columns()]
@@ -171,8 +171,3 @@ class MirrorTable(LakeTable):
         }
         with target.idempotent(app_id, version):
             SparkDeltaTable.forPath(target.spark, target.path).update(earlier(step.at), values)
-
-
-def _known_key(layout: Layout) -> Column:
-    """A row whose key could not be read has no place in a mirror; the quarantine has it."""
-    return reduce(Column.__and__, [F.col(name).isNotNull() for name in key_names(layout)])

@@ -54,12 +54,17 @@ class Quarantine:
     ) -> None:
         """Add the values of rows of the log that are written as NULL.
 
-        ``columns``: those that are written with their type, if not all. What a rule hides or
-        changes is not among them: the quarantine must not tell it.
+        ``columns``: those that are written with their type, if not all. Rows and columns that a
+        rule hides or changes are not among them: the quarantine must not tell them.
         """
         if reader.policy != "null":
             return
-        shown = _untouched(reader, self._batch.rules(table))
+        rules, op = self._batch.rules(table), F.col("op")
+        everything = tuple(range(len(reader.layout.columns)))
+        for condition in (rules.admits(op), rules.keep(reader.after(everything), op)):
+            if condition is not None:
+                rows = rows.filter(F.coalesce(condition, F.lit(True)))
+        shown = _untouched(reader, rules)
         names = shown if columns is None else shown & {*columns}
         self.add(table, unrepresentable(rows, reader, names), TYPE)
 

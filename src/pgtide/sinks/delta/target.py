@@ -23,6 +23,7 @@ from pgtide.spark.sql_text import quoted
 RELATION_PROPERTY = "pgtide.relation"
 MODE_PROPERTY = "pgtide.mode"
 SHAPED_AT_PROPERTY = "pgtide.shaped_at"  # the position from which on it has these columns
+RENAMED_AT_PROPERTY = "pgtide.renamed_at"  # the position of the rename that gave it its name
 PARTLY_PROPERTY = "pgtide.partly"  # the LSN of a transaction that it may have a part of only
 # What delta-rs reads and writes without loss.
 SHARED_FEATURES = frozenset(
@@ -102,8 +103,11 @@ class Target:
 
     # -- what is to be there ----------------------------------------------------------
 
-    def create(self, columns: Sequence[TargetColumn], properties: Mapping[str, str]) -> None:
-        """Make the table, with what its life may need; one that is there is emptied."""
+    def create(self, columns: Sequence[TargetColumn], properties: Mapping[str, str]) -> bool:
+        """Make the table, with what its life may need; one that is there is emptied.
+
+        False: another writer has just made one.
+        """
         schema = StructType([column.field for column in columns])
         wanted = {**_ALWAYS, **properties}
         if self.exists():
@@ -111,16 +115,16 @@ class Target:
             empty = self.spark.createDataFrame([], schema).write.format("delta")
             empty.mode("overwrite").option("overwriteSchema", True).save(self.path)
             self.set_properties(wanted)
-            return
+            return True
         storage = Storage(self.path, dict(self.storage))
         if storage.local is not None:
-            create_table(storage, columns, wanted)
-            return
+            return create_table(storage, columns, wanted)
         builder = SparkDeltaTable.createIfNotExists(self.spark).location(self.path)
         builder = builder.addColumns(schema)
         for name, value in wanted.items():
             builder = builder.property(name, value)
         builder.execute()
+        return True
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
         """Set properties that are not so already."""

@@ -65,7 +65,9 @@ class Completing:
             return (F.col(f"s.{name}") & ~found).alias(name)
         if name == PATCH:
             # The row was shown under its old key: what was not sent passes the filter still.
-            shown = found & ~F.col(f"t.{DELETED}") if self._merge.soft_delete else found
+            # Rows from before soft_delete was set have no mark.
+            deleted = F.coalesce(F.col(f"t.{DELETED}"), F.lit(False))
+            shown = found & ~deleted if self._merge.soft_delete else found
             return (F.col(f"s.{PATCH}") & ~shown).alias(name)
         return F.col(f"s.{quoted(name)}").alias(name)
 

@@ -19,7 +19,7 @@ from pgtide.rules import TableRules
 from pgtide.rules.cells import Cell
 from pgtide.sinks.delta.columns import LSN, RELATION, SEQ, TargetColumn, target_names
 from pgtide.spark.cells import CellReader
-from pgtide.spark.compaction import Traits, fill, key_names
+from pgtide.spark.compaction import Traits, fill, key_names, known_key
 from pgtide.spark.layout import Layout, not_sent
 from pgtide.spark.sql_text import quoted
 
@@ -83,7 +83,11 @@ class VersionsPlan:
         admitted = self.rules.admits(F.col("op"))
         events = events if admitted is None else events.filter(admitted)
         order = Window.partitionBy(*key_names(self.layout)).orderBy("lsn", "seq", "part")
-        rows = fill(events, self.layout, traits).withColumns(
+        keyed = fill(events, self.layout, traits)
+        if self.reader.policy == "null":
+            # Rows whose keys no type holds are not one row; the quarantine has them.
+            keyed = keyed.filter(known_key(self.layout))
+        rows = keyed.withColumns(
             {
                 "after": F.coalesce("after", "before"),
                 "next": F.lead(F.struct("lsn", "seq", "committed_at")).over(order),
