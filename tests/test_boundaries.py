@@ -35,7 +35,7 @@ NEVER = {
     "capture": JVM | {"pgtide.cli", "pgtide.demo"},
     "postgres": JVM | {"deltalake", "pyarrow", "pgtide.capture", "pgtide.wal"},
     "config": JVM | {"deltalake", "pyarrow", "pgtide.capture", "pgtide.log", "pgtide.postgres"},
-    "sinks": {"pgtide.capture"},
+    "sinks": {"pgtide.capture", "pgtide.cli"},
 }
 """Folder, and the modules that nothing in it may import."""
 

@@ -23,8 +23,8 @@ from typer.main import get_command
 
 from pgtide.cli.invocation import Invocation, global_options
 from pgtide.cli.rendering import configure_logging, render_error, render_unexpected
-from pgtide.cli.stdout import stdout_may_close
 from pgtide.errors import ConfigError, PgtideError
+from pgtide.standard_output import stdout_may_close
 
 COMMANDS = {
     "demo": "Watch changes of a small shop become lake tables, without any set-up.",

@@ -9,7 +9,7 @@ import typer
 
 from pgtide.cli.invocation import Invocation
 from pgtide.cli.marks import print_line
-from pgtide.cli.stdout import stdout_may_close
+from pgtide.standard_output import stdout_may_close
 
 
 def command(ctx: typer.Context) -> int:

@@ -33,7 +33,6 @@ from pgtide.sinks.chunks import (
     ordered_chunks,
 )
 from pgtide.sinks.csv_rows import csv_header, csv_line
-from pgtide.sinks.delta.target import directory
 from pgtide.sinks.events import (
     Events,
     ddl_events,
@@ -45,6 +44,7 @@ from pgtide.sinks.events import (
 )
 from pgtide.sinks.ledger import OWN, Ledger, ledgers, open_storage
 from pgtide.sinks.staging import Staging
+from pgtide.sinks.target_names import directory
 from pgtide.sinks.target_storage import target_answers
 from pgtide.sinks.typed_events import pivoted_rows, typed_rows, untyped_rows
 from pgtide.spark.layout import TableName

@@ -10,13 +10,13 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from pgtide.cli.stdout import stdout_may_close
 from pgtide.config.sinks import StdoutSettings
 from pgtide.errors import TargetClosed
 from pgtide.pipeline.batch import Batch
 from pgtide.pipeline.parallel import Failure
 from pgtide.sinks.chunks import Chunk, LineMaker, ordered_chunks
 from pgtide.sinks.events import all_events
+from pgtide.standard_output import stdout_may_close
 
 
 class StdoutSink:

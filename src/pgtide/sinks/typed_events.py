@@ -15,8 +15,8 @@ from pgtide.pipeline.batch import Batch
 from pgtide.position import Position
 from pgtide.rules.cells import Cell
 from pgtide.sinks.chunks import HIDDEN_ORDER, ORDER
-from pgtide.sinks.delta.columns import target_names
 from pgtide.sinks.events import Events, LayoutRows, event_names
+from pgtide.sinks.target_names import target_names
 from pgtide.spark.pivot import pivot_rows, require_old_rows
 
 _OWN = ("lsn", "seq", "xid", "committed_at", "op")

@@ -8,7 +8,6 @@ to repeat after a crash between two statements.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column
@@ -16,7 +15,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType
 
 from pgtide.position import Position
-from pgtide.rules.cells import Cell
 
 LSN = "_pgtide_lsn"
 SEQ = "_pgtide_seq"
@@ -52,23 +50,6 @@ def existing_columns(schema: StructType) -> list[TargetColumn]:
         match = _ATTNUM.fullmatch(field.metadata.get("comment", ""))
         columns.append(TargetColumn(field.name, field.dataType, int(match[1]) if match else None))
     return columns
-
-
-def target_names(cells: Sequence[Cell], reserved: Iterable[str] = ()) -> list[str]:
-    """A name for each column: its own, with a number behind it when Spark could not tell it apart.
-
-    Spark and Delta compare names without regard to case.
-    """
-    taken = {name.lower() for name in reserved}
-    names = []
-    for cell in cells:
-        name, number = cell.name, 1
-        while name.lower() in taken:
-            number += 1
-            name = f"{cell.name}__{number}"
-        taken.add(name.lower())
-        names.append(name)
-    return names
 
 
 def earlier(at: Position) -> Column:

@@ -20,9 +20,9 @@ from pgtide.sinks.delta.columns import (
     RELATION,
     SEQ,
     TargetColumn,
-    target_names,
 )
 from pgtide.sinks.delta.event_table import EventTable
+from pgtide.sinks.target_names import target_names
 from pgtide.spark.cells import CellReader
 from pgtide.spark.identity import left_out, with_identity
 from pgtide.spark.layout import Layout, Policy

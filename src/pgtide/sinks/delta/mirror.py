@@ -25,8 +25,8 @@ from pgtide.sinks.delta.columns import (
     RELATION,
     SEQ,
     TargetColumn,
-    target_names,
 )
+from pgtide.sinks.target_names import target_names
 from pgtide.spark.cells import CellReader
 from pgtide.spark.compaction import Traits, compact, key_names
 from pgtide.spark.layout import Layout

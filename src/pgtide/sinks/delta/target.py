@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pyspark.sql.types import StructType
 from pgtide.log.storage import Storage
 from pgtide.sinks.delta.columns import TargetColumn
 from pgtide.sinks.delta.first_commit import create_table
+from pgtide.sinks.target_names import directory
 from pgtide.spark.layout import TableName
 from pgtide.spark.sql_text import quoted
 
@@ -31,17 +31,6 @@ SHARED_FEATURES = frozenset(
 )
 _ALWAYS = {"delta.columnMapping.mode": "name", "delta.enableDeletionVectors": "false"}
 _TXN = "spark.databricks.delta.write"
-_PLAIN = re.compile(r"[A-Za-z0-9_.-]")
-
-
-def directory(name: str) -> str:
-    """A name as part of a path: bytes that a path or URL could misread become ``~XX``."""
-    return "".join(
-        char
-        if _PLAIN.fullmatch(char) and name != "." * len(name)
-        else "".join(f"~{byte:02X}" for byte in char.encode())
-        for char in name
-    )
 
 
 @dataclass
