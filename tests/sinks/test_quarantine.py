@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from pgtide.sinks.delta.quarantine import COLUMNS
+from pgtide.sinks.delta.target import Target
 from tests.fixtures.capture import Captured
 from tests.sinks.lakes import deliver, lose_checkpoint, table
 
@@ -29,6 +33,15 @@ LAST = ("t", "till", KEY, "-infinity")
 EVERY = [("t", "till", KEY, "-infinity"), ("t", "till", KEY, "infinity")]
 BAG = ("bag", "day", None, "infinity")
 KEYS = [("t", "day", f'{{"day":"{day}"}}', day) for day in ("-infinity", "infinity")]
+
+
+def test_two_tables_begin_it(spark: SparkSession, tmp_path: Path) -> None:
+    """Tables are written side by side: none may find half of it, or make it over."""
+    target = Target(spark, str(tmp_path / "quarantine"), {})
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: target.ensure(COLUMNS), range(8)))
+    assert target.frame().columns == [column.name for column in COLUMNS]
+    assert len(list(tmp_path.glob("quarantine/_delta_log/*.json"))) == 1
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_ignoring_missing_files_is_refused(spark: SparkSession) -> None:
 
 
 def test_another_spark_is_refused(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SparkSession, "version", "3.5.1")
+    monkeypatch.setattr(spark, "version", "3.5.1")
     with pytest.raises(EnvironmentMissing, match=r"this is Spark 3\.5\.1, pgtide needs 4\.1"):
         prepare(spark)
 

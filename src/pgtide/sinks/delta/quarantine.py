@@ -8,30 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from delta.tables import DeltaTable as SparkDeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StringType, TimestampType
 
 from pgtide.config.sinks import DeltaSettings
 from pgtide.pipeline.batch import Batch
 from pgtide.rules import TableRules
 from pgtide.sinks.delta.appending import append
+from pgtide.sinks.delta.columns import TargetColumn
 from pgtide.sinks.delta.target import Target
 from pgtide.spark.cells import CellReader
 from pgtide.spark.layout import Layout, TableName
 
-COLUMNS = {
-    "pipeline": "STRING",
-    "schema": "STRING",
-    "table": "STRING",
-    "column": "STRING",
-    "key": "STRING",
-    "lsn": "BIGINT",
-    "seq": "BIGINT",
-    "text": "STRING",
-    "reason": "STRING",
-    "quarantined_at": "TIMESTAMP",
-}
+COLUMNS = (
+    TargetColumn("pipeline", StringType()),
+    TargetColumn("schema", StringType()),
+    TargetColumn("table", StringType()),
+    TargetColumn("column", StringType()),
+    TargetColumn("key", StringType()),
+    TargetColumn("lsn", LongType()),
+    TargetColumn("seq", LongType()),
+    TargetColumn("text", StringType()),
+    TargetColumn("reason", StringType()),
+    TargetColumn("quarantined_at", TimestampType()),
+)
 IDENTITY = ("pipeline", "schema", "table", "column", "lsn", "seq", "reason")
 TYPE = "type"  # the type of the target's column has no such value
 NOT_SENT = "not sent"  # the source did not send it, and the target has no such row
@@ -72,12 +73,7 @@ class Quarantine:
         """Add values that are not there yet: ``column, key, lsn, seq, text``."""
         if values.isEmpty():
             return
-        if not self._target.exists():
-            builder = SparkDeltaTable.createIfNotExists(self._target.spark)
-            builder = builder.location(self._target.path)
-            for name, kind in COLUMNS.items():
-                builder = builder.addColumn(name, kind)
-            builder.execute()
+        self._target.ensure(COLUMNS)
         rows = values.select(
             F.lit(self._batch.mark.pipeline).alias("pipeline"),
             F.lit(table[0]).alias("schema"),

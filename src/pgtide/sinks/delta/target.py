@@ -97,17 +97,26 @@ class Target:
 
         False: another writer has just made one.
         """
-        schema = StructType([column.field for column in columns])
         wanted = {**_ALWAYS, **properties}
         if self.exists():
+            schema = StructType([column.field for column in columns])
             # By path, CREATE OR REPLACE insists on the columns that are there.
             empty = self.spark.createDataFrame([], schema).write.format("delta")
             empty.mode("overwrite").option("overwriteSchema", True).save(self.path)
             self.set_properties(wanted)
             return True
+        return self._make(columns, wanted)
+
+    def ensure(self, columns: Sequence[TargetColumn]) -> None:
+        """Make the table unless there is one, whoever made it."""
+        if not self.exists():
+            self._make(columns, _ALWAYS)
+
+    def _make(self, columns: Sequence[TargetColumn], wanted: Mapping[str, str]) -> bool:
         storage = Storage(self.path, dict(self.storage))
         if storage.local is not None:
             return create_table(storage, columns, wanted)
+        schema = StructType([column.field for column in columns])
         builder = SparkDeltaTable.createIfNotExists(self.spark).location(self.path)
         builder = builder.addColumns(schema)
         for name, value in wanted.items():
