@@ -113,6 +113,19 @@ def test_a_rename_comes_again(spark: SparkSession, captured: Captured) -> None:
         run(spark, captured, config.model_copy(update={"pipelines": {"lake": batch}}))
 
 
+def test_a_table_takes_the_name_of_a_dropped_one(spark: SparkSession, captured: Captured) -> None:
+    """As tables are replaced by new ones; then all of it comes again."""
+    captured.run("CREATE TABLE t (id int PRIMARY KEY);\nINSERT INTO t VALUES (1);")
+    captured.run("CREATE TABLE fresh (id int PRIMARY KEY);\nINSERT INTO fresh VALUES (2);")
+    config = configure(captured, "mirror")
+    run(spark, captured, config)
+    captured.run("DROP TABLE t;\nALTER TABLE fresh RENAME TO t;\nINSERT INTO t VALUES (3);")
+    for _ in range(2):
+        run(spark, captured, config)
+        assert lake(spark, captured, "t") == [(2,), (3,)]
+        shutil.rmtree(captured.directory / "log" / "pipelines")
+
+
 def test_a_rename_that_nobody_tells(
     spark: SparkSession, database: Database, make_captured: MakeCaptured
 ) -> None:
@@ -121,9 +134,10 @@ def test_a_rename_that_nobody_tells(
     config = configure(captured, "mirror")
     captured.run("INSERT INTO t VALUES (1);\n")
     run(spark, captured, config)
-    captured.run("ALTER TABLE t RENAME TO u;\nINSERT INTO u VALUES (2);")
+    captured.run("INSERT INTO t VALUES (2);\n")
+    captured.run("ALTER TABLE t RENAME TO u;\nINSERT INTO u VALUES (3);")
     run(spark, captured, config)
-    assert lake(spark, captured, "u") == [(1,), (2,)]
+    assert lake(spark, captured, "u") == [(1,), (2,), (3,)]
 
 
 def test_a_part_of_a_transaction_is_there(spark: SparkSession, tmp_path: Path) -> None:

@@ -144,7 +144,8 @@ class Delivery:
                 return
             failures = self._deliver_missed(resuming)
             if failures:
-                parking.park(self.name, state, failures[0], resuming.tables)
+                first = min(failures, key=lambda failure: failure.work.low)
+                parking.park(self.name, state, first, resuming.tables)
                 break
             resuming.chunks_done += 1
             self.file.save(state)

@@ -97,13 +97,22 @@ def position_of(step: Step) -> Position:
 
 
 def group_steps(steps: Iterable[Step]) -> list[TableWork]:
-    """Put the steps in order, table by table; tables that a rename connects stay together."""
+    """Put the steps in order, table by table; names that a rename connects stay together.
+
+    Be it one that nobody told: then a relation has rows under two names.
+    """
     groups: dict[TableName, set[TableName]] = {}
+    first: dict[int, TableName] = {}
     ordered = sorted(steps, key=position_of)
     for step in ordered:
         group = groups.setdefault(step.table, {step.table})
+        other = step.table
         if isinstance(step, Renamed):
-            group |= groups.get(step.to, {step.to})
+            other = step.to
+        elif isinstance(step, Rows | Reshaped):
+            other = first.setdefault(step.layout.shape.oid, step.table)
+        if other not in group:
+            group |= groups.get(other, {other})
             groups.update(dict.fromkeys(group, group))
     unique = {frozenset(group) for group in groups.values()}
     return [

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
 from pgtide.shape import Shape
 from pgtide.spark.layout import Layout
 
@@ -28,3 +31,14 @@ def left_out(layout: Layout) -> tuple[int, ...]:
     if layout.shape.replica_identity == "f":
         return ()
     return tuple(index for index, column in enumerate(layout.columns) if not column.identity)
+
+
+def with_old_rows(events: DataFrame, layout: Layout) -> DataFrame:
+    """Events in which a delete has the old row as its row, with what that lacks as not sent."""
+    lacking = F.array(*[F.lit(index) for index in left_out(layout)]).cast("array<int>")
+    return events.withColumns(
+        {
+            "after": F.coalesce("after", "before"),
+            "unchanged": F.when(F.col("op") == "delete", lacking).otherwise(F.col("unchanged")),
+        }
+    )

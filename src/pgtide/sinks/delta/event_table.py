@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from pgtide.config.sinks import DeltaSettings
 from pgtide.pipeline.batch import Batch
@@ -22,7 +21,7 @@ from pgtide.sinks.delta.lake_table import LakeTable
 from pgtide.sinks.delta.reached import writes
 from pgtide.spark.cells import CellReader
 from pgtide.spark.compaction import Traits
-from pgtide.spark.identity import with_identity
+from pgtide.spark.identity import with_identity, with_old_rows
 from pgtide.spark.layout import Layout
 
 
@@ -54,7 +53,7 @@ class EventTable(LakeTable):
             return
         reader = self._reader(step)
         for portion, events in writes(self._batch, target, step, self._work.steps[number + 1 :]):
-            rows = events.withColumn("after", F.coalesce("after", "before"))
+            rows = with_old_rows(events, reader.layout)
             self._quarantine.keep(step.table, rows, reader, self._typed(step))
             portion.append(target, self._frame(portion.step, events))
 

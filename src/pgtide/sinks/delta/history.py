@@ -24,7 +24,7 @@ from pgtide.sinks.delta.columns import (
 from pgtide.sinks.delta.event_table import EventTable
 from pgtide.sinks.target_names import target_names
 from pgtide.spark.cells import CellReader
-from pgtide.spark.identity import left_out, with_identity
+from pgtide.spark.identity import left_out, with_identity, with_old_rows
 from pgtide.spark.layout import Layout, Policy
 
 OP = "_pgtide_op"
@@ -62,14 +62,7 @@ class HistoryTable(EventTable):
         partial = left_out(layout)
         unsent = tuple(sorted({*step.traits.unsent, *partial}))
         rules, op = self._batch.rules(step.table), F.col("op")
-        rows = events.withColumns(
-            {
-                "after": F.coalesce("after", "before"),
-                "unchanged": F.when(op == "delete", _indexes(partial)).otherwise(
-                    F.col("unchanged")
-                ),
-            }
-        )
+        rows = with_old_rows(events, layout)
         raw = reader.after(unsent)
         for condition in (rules.admits(op), rules.keep(raw, op)):
             if condition is not None:
@@ -107,10 +100,6 @@ class HistoryTable(EventTable):
     def _relation(self, step: Rows) -> Column:
         pairs = [F.lit(number) for shape in step.shapes for number in (shape.id, shape.oid)]
         return F.create_map(*pairs)[F.col("shape")].cast("long")
-
-
-def _indexes(numbers: tuple[int, ...]) -> Column:
-    return F.array(*[F.lit(number) for number in numbers]).cast("array<int>")
 
 
 def _unchanged(cells: list[Cell], names: list[str]) -> Column:

@@ -39,9 +39,9 @@ class Lake:
         self._settings = settings
         self._places: dict[int, TableName] = {}
         for name in sorted(names):
-            relation = self._by_name(name).properties().get(RELATION_PROPERTY)
+            relation = self._holder(name)
             if relation is not None:
-                self._places[int(relation)] = name
+                self._places[relation] = name
 
     def place(self, relation: int) -> TableName | None:
         """The name under which a relation's rows are."""
@@ -69,8 +69,21 @@ class Lake:
             return  # nothing was written yet
         renamed_at = self._by_name(name).properties().get(RENAMED_AT_PROPERTY)
         if renamed_at is None or Position.parse(renamed_at) < at:
+            holder = self._holder(to)
+            if holder not in (None, relation):
+                self.set_aside(to, holder)  # it was dropped: no other table has this name now
             self._move(relation, to)
             self._by_name(to).set_properties({RENAMED_AT_PROPERTY: str(at)})
+
+    def follow(self, relation: int, to: TableName, at: Position) -> None:
+        """Rename a table of whose rename nobody told, unless the name is taken."""
+        if self._holder(to) is None:
+            self.rename(relation, to, at)
+
+    def _holder(self, name: TableName) -> int | None:
+        """The relation whose table has this name in the lake."""
+        found = self._by_name(name).properties().get(RELATION_PROPERTY)
+        return None if found is None else int(found)
 
     def _move(self, relation: int, to: TableName) -> None:
         """On an object store that copies the table."""
@@ -97,8 +110,9 @@ class Lake:
     def drop(self, name: TableName, at: Position) -> None:
         """Delete a table with its files, unless another has taken its place since."""
         place = self._by_name(name)
-        shaped_at = place.properties().get(SHAPED_AT_PROPERTY)
-        if shaped_at is not None and at < Position.parse(shaped_at):
+        now = place.properties()
+        marks = [now[mark] for mark in (SHAPED_AT_PROPERTY, RENAMED_AT_PROPERTY) if mark in now]
+        if any(at < Position.parse(mark) for mark in marks):
             return
         path, files = self._file_system(place)
         files.delete(path, True)

@@ -97,8 +97,7 @@ class LakeTable(ABC):
         relation, at = step.layout.shape.oid, position_of(step)
         name = self._name(step.table)
         if self._lake.place(relation) not in (None, *self._names_from(step.layout.shape)):
-            # Nobody told of a rename, as without DDL.
-            self._lake.rename(relation, name, at)
+            self._lake.follow(relation, name, at)
         target = self._lake.target(name, relation)
         table = target.open()
         properties = {} if table is None else dict(table.metadata().configuration)
