@@ -6,10 +6,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import IntegerType
 
 from pgtide.config import Config
+from pgtide.errors import TargetError
 from pgtide.log.storage import Storage
 from pgtide.pipeline.replaying import replay, target_tables
 from pgtide.pipeline.running import PipelineRun
@@ -25,10 +27,15 @@ from pgtide.spark.layout import Layout
 from tests.fixtures.capture import Captured, MakeCaptured
 from tests.fixtures.databases import Database
 
+LAKE = "the lake %20ä"  # as paths may be
 
-def configure(captured: Captured, mode: str) -> Config:
-    sink = {"type": "delta", "path": str(captured.directory / "lake"), "mode": mode}
-    return Config.model_validate({**captured.settings, "pipelines": {"lake": {"sink": sink}}})
+
+def configure(
+    captured: Captured, mode: str, *, dropped_tables: str = "keep", **pipeline: Any
+) -> Config:
+    sink = {"type": "delta", "path": str(captured.directory / LAKE), "mode": mode}
+    settings = {"sink": {**sink, "dropped_tables": dropped_tables}, **pipeline}
+    return Config.model_validate({**captured.settings, "pipelines": {"lake": settings}})
 
 
 def run(spark: SparkSession, captured: Captured, config: Config) -> State:
@@ -37,7 +44,7 @@ def run(spark: SparkSession, captured: Captured, config: Config) -> State:
 
 
 def lake(spark: SparkSession, captured: Captured, table: str) -> list[tuple[Any, ...]]:
-    frame = spark.read.format("delta").load(str(captured.directory / "lake" / "public" / table))
+    frame = spark.read.format("delta").load(str(captured.directory / LAKE / "public" / table))
     names = [name for name in frame.columns if not name.startswith("_pgtide_")]
     return sorted(tuple(row) for row in frame.select(*names).collect())
 
@@ -104,7 +111,7 @@ def test_a_rename_comes_again(spark: SparkSession, captured: Captured) -> None:
     captured.run("CREATE TABLE u (id int PRIMARY KEY);\nINSERT INTO u VALUES (4);")
     run(spark, captured, config)
     for _ in range(2):
-        tables = sorted(path.name for path in (captured.directory / "lake" / "public").iterdir())
+        tables = sorted(path.name for path in (captured.directory / LAKE / "public").iterdir())
         assert tables == ["u", "v"]
         assert lake(spark, captured, "u") == [(4,)]
         assert lake(spark, captured, "v") == [(1,), (2,), (3,)]
@@ -113,17 +120,32 @@ def test_a_rename_comes_again(spark: SparkSession, captured: Captured) -> None:
         run(spark, captured, config.model_copy(update={"pipelines": {"lake": batch}}))
 
 
-def test_a_table_takes_the_name_of_a_dropped_one(spark: SparkSession, captured: Captured) -> None:
+@pytest.mark.parametrize("dropped_tables", ["keep", "drop"])
+def test_a_table_takes_the_name_of_a_dropped_one(
+    spark: SparkSession, captured: Captured, dropped_tables: str
+) -> None:
     """As tables are replaced by new ones; then all of it comes again."""
     captured.run("CREATE TABLE t (id int PRIMARY KEY);\nINSERT INTO t VALUES (1);")
     captured.run("CREATE TABLE fresh (id int PRIMARY KEY);\nINSERT INTO fresh VALUES (2);")
-    config = configure(captured, "mirror")
+    config = configure(captured, "mirror", dropped_tables=dropped_tables)
     run(spark, captured, config)
     captured.run("DROP TABLE t;\nALTER TABLE fresh RENAME TO t;\nINSERT INTO t VALUES (3);")
     for _ in range(2):
         run(spark, captured, config)
         assert lake(spark, captured, "t") == [(2,), (3,)]
         shutil.rmtree(captured.directory / "log" / "pipelines")
+
+
+def test_two_tables_that_go_to_one(spark: SparkSession, captured: Captured) -> None:
+    """Rows from before the other's first are not taken for rows that are there."""
+    captured.run("CREATE TABLE a (id int PRIMARY KEY);\nINSERT INTO a VALUES (1);")
+    captured.run("CREATE TABLE b (id int PRIMARY KEY);\nINSERT INTO b VALUES (2);")
+    routes = [{"table": "public.a", "to": "public.b"}]
+    run(spark, captured, configure(captured, "mirror", tables=["public.b"]))
+    shutil.rmtree(captured.directory / "log" / "pipelines")
+    with pytest.raises(TargetError, match="two tables of the source would be one"):
+        run(spark, captured, configure(captured, "mirror", routes=routes))
+    assert lake(spark, captured, "b") == [(2,)]
 
 
 def test_a_rename_that_nobody_tells(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pgtide.errors import TargetError
+from pgtide.errors import TargetError, TargetUnavailable
 from pgtide.log.source import LogSource
 from pgtide.position import Lsn, Position
 from pgtide.sinks.ledger import Ledger, ledgers, open_storage
@@ -99,3 +99,14 @@ def test_files_of_another_log_are_refused(tmp_path: Path) -> None:
     (tmp_path / "_pgtide/public/t/ledger.json").write_text("{}")
     with pytest.raises(TargetError, match="cannot be understood"):
         Ledger(open_storage(str(tmp_path), {}), "public/t")
+
+
+def test_storage_that_refuses(tmp_path: Path) -> None:
+    """It is the target that has a problem, one that may pass: the batch comes again."""
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(TargetUnavailable, match="storage of a target failed"):
+        open_storage(str(tmp_path / "file" / "below"), {})
+    storage = open_storage(str(tmp_path / "files"), {})
+    (tmp_path / "files" / "_pgtide").write_text("in the way")
+    with pytest.raises(TargetUnavailable, match="storage of a target failed"):
+        Ledger(storage, "public/t").open("name")

@@ -22,6 +22,7 @@ INSERT INTO t VALUES ('2024-03-01', 'infinity', 'infinity', '-infinity', 2);
 UPDATE t SET till = '-infinity';
 INSERT INTO t (day, tenant) VALUES ('infinity', 1), ('-infinity', 1);
 INSERT INTO bag VALUES ('infinity'), ('2024-02-29');
+DELETE FROM t WHERE day = 'infinity';
 """
 RULES = [
     {"table": "public.t", "transform": {"column": "secret", "null": True}},
@@ -50,7 +51,7 @@ def test_two_tables_begin_it(spark: SparkSession, tmp_path: Path) -> None:
         ("mirror", ["public.*"], [BAG, LAST, *KEYS]),
         ("history", ["public.*"], [BAG, *EVERY, *KEYS]),
         ("scd2", ["public.t"], [*EVERY, *KEYS]),
-        ("pivot", ["public.t"], KEYS),
+        ("pivot", ["public.t"], [*EVERY, *KEYS]),
     ],
 )
 def test_each_value_once(
@@ -58,8 +59,9 @@ def test_each_value_once(
 ) -> None:
     """Not what rules hide, nor what is written as text; and not again with a new checkpoint."""
     captured.run(SCRIPT)
+    settings: dict[str, Any] = {"tables": tables, "rules": RULES, "on_unrepresentable": "null"}
     for _ in range(2):
-        deliver(spark, captured, mode, tables=tables, rules=RULES, on_unrepresentable="null")
+        deliver(spark, captured, mode, pivot={"updated": "till"}, **settings)
         lose_checkpoint(captured, mode)
     path = captured.directory / mode / "_pgtide" / "quarantine"
     found = []

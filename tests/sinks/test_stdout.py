@@ -10,8 +10,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgtide.config import Config
+from pgtide.errors import PipelineError
+from pgtide.log.storage import Storage
 from pgtide.pipeline.running import PipelineRun
+from pgtide.pipeline.state import StateFile
 from tests.fixtures.capture import Captured
+from tests.sinks.lakes import lose_checkpoint
 
 
 def pipeline(spark: SparkSession, captured: Captured, **settings: Any) -> PipelineRun:
@@ -71,3 +75,41 @@ def test_reader_leaves(
         monkeypatch.setattr("sys.stdout", unread)
         state = pipeline(spark, captured, sink={"type": "stdout"}).run(until_current=True)
     assert state.batches == 0, "what nobody read is not done"
+
+
+def test_a_table_that_fails_is_parked(
+    spark: SparkSession, captured: Captured, capsys: pytest.CaptureFixture[str]
+) -> None:
+    captured.run("CREATE TABLE good (id int PRIMARY KEY);\nCREATE TABLE bad (id int PRIMARY KEY);")
+    captured.run("INSERT INTO good VALUES (1);\nINSERT INTO bad VALUES (0), (1);")
+    captured.run("INSERT INTO good VALUES (2);")
+    captured.capture()
+
+    def broken(sql: str) -> dict[str, Any]:
+        rule = {"table": "public.bad", "filter": {"sql": sql}}
+        return {"sink": {"type": "stdout"}, "rules": [rule], "on_error": "park"}
+
+    def printed() -> list[tuple[str, str]]:
+        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        return [(line["table"], line["after"]["id"]) for line in lines if line["op"] == "insert"]
+
+    # One fails when its rows are read, one before.
+    for sql in ("1 / id > 0", "no_such_column > 0"):
+        state = pipeline(spark, captured, **broken(sql)).run(until_current=True)
+        assert set(state.parked) == {"public.bad"}
+        assert printed() == [("good", "1"), ("good", "2")]
+        lose_checkpoint(captured, "out")
+
+    state = pipeline(spark, captured, **broken("1 / id > 0")).run(until_current=True)
+    capsys.readouterr()
+    StateFile(Storage(captured.config.log.path), "out").ask_resume("public.bad")
+    state = pipeline(spark, captured, **broken("id >= 0")).run(until_current=True)
+    assert not state.parked
+    assert printed() == [("bad", "0"), ("bad", "1")]
+
+    lose_checkpoint(captured, "out")
+    stopping = pipeline(spark, captured, **{**broken("1 / id > 0"), "on_error": "stop"})
+    with pytest.raises(PipelineError) as stopped:
+        stopping.run(until_current=True)
+    assert stopped.value.detail == "DIVIDE_BY_ZERO while writing public.bad."
+    assert printed() == []

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -117,6 +118,12 @@ class TableRules:
             if one is not None:
                 kept = one if kept is None else kept & one
         return kept
+
+    def may_pass(self, cells: Sequence[Cell], op: Column) -> Column:
+        """Whether a change may leave, also when that hinges on a value that was not sent."""
+        admitted, kept = self.admits(op), self.keep(cells, op)
+        conditions = [condition for condition in (admitted, kept) if condition is not None]
+        return F.coalesce(reduce(Column.__and__, conditions, F.lit(True)), F.lit(True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,6 +211,15 @@ class CsvMaker(ArrowMaker):
         return "".join(map(csv_line, zip(*columns, strict=True))).encode()
 
 
+@dataclass(frozen=True)
+class JsonMaker(ArrowMaker):
+    """Makes lines of JSON of typed rows."""
+
+    def _data(self, rows: pa.RecordBatch) -> bytes:
+        encode = json.JSONEncoder(ensure_ascii=False, default=_text).encode
+        return "".join(f"{encode(row)}\n" for row in rows.to_pylist()).encode()
+
+
 def _text(value: Any) -> str | None:
     """Nearly as Postgres prints it; moments in ISO 8601, in UTC."""
     if isinstance(value, datetime):

@@ -6,10 +6,9 @@ appear once, whatever happens, is told in ``ledger.py``.
 
 from __future__ import annotations
 
-import logging
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
@@ -29,6 +28,7 @@ from pgtide.sinks.chunks import (
     ArrowMaker,
     Chunk,
     CsvMaker,
+    JsonMaker,
     LineMaker,
     ordered_chunks,
 )
@@ -46,12 +46,11 @@ from pgtide.sinks.ledger import OWN, Ledger, ledgers, open_storage
 from pgtide.sinks.staging import Staging
 from pgtide.sinks.target_names import directory
 from pgtide.sinks.target_storage import target_answers
-from pgtide.sinks.typed_events import pivoted_rows, typed_rows, untyped_rows
+from pgtide.sinks.typed_events import Pivoted, typed_rows, untyped_rows
 from pgtide.spark.layout import TableName
 
-logger = logging.getLogger(__name__)
-
 LOOSE = "_messages"  # the directory of what belongs to no table
+QUARANTINE = "_quarantine"  # the directory of texts that stand for NULLs
 SWEEP_S = 60.0  # between two looks for files that are too old
 _NAME = re.compile(r"[0-9A-F]{16}-\d{10}\.(jsonl|csv|parquet)")
 
@@ -60,8 +59,9 @@ _NAME = re.compile(r"[0-9A-F]{16}-\d{10}\.(jsonl|csv|parquet)")
 class Content:
     """What goes into the files of one table."""
 
-    chunks: Iterator[Chunk]
+    chunks: Iterable[Chunk]
     header: Callable[[int], str] = lambda layout: ""
+    lost: Iterable[Chunk] = ()  # for the quarantine
 
 
 class FileSink:
@@ -148,24 +148,34 @@ class FileSink:
 
     def _pivot(self, batch: Batch, table: TableName, behind: Position | None) -> Content:
         kind = CsvMaker if self._settings.format == "csv" else ArrowMaker
-        headers, parts = {}, []
+        headers: dict[int, str] = {}
+        parts, lost, total = [], [], batch.census.rows
         for rows in layouts(batch, {table}):
-            frame = pivoted_rows(batch, rows, self._settings.pivot, behind)
+            pivoted = Pivoted(batch, rows, self._settings.pivot, behind)
+            frame = pivoted.frame()
             maker = kind(rows.layout.shape.id, self._most, HIDDEN_ORDER)
             headers[maker.layout] = csv_line(frame.columns[: -len(HIDDEN_ORDER)])
-            total = batch.census.rows
             parts.append(ordered_chunks(frame, maker, rows.rows, total, HIDDEN_ORDER))
-        return Content(chain.from_iterable(parts), headers.__getitem__)
+            if (values := pivoted.lost()) is not None:
+                lost.append(ordered_chunks(values, JsonMaker(NO_LAYOUT), rows.rows, total))
+        flat = chain.from_iterable
+        return Content(flat(parts), headers.__getitem__, flat(lost))
 
     def _publish(self, batch: Batch, ledger: Ledger, target: str, content: Content) -> None:
         """Write the files of one table."""
         settings = self._settings
-        staging = Staging(ledger, settings.format, settings.rotate, content.header)
-        for chunk in content.chunks:
-            staging.add(chunk)
-        names = staging.close()
-        if staging.high is not None:
-            ledger.publish([f"{target}/{name}" for name in names], staging.high, batch.source)
+        files, highs = [], []
+        for place, format, chunks in (
+            (target, settings.format, content.chunks),
+            (f"{QUARANTINE}/{target}", "jsonl", content.lost),
+        ):
+            staging = Staging(ledger, format, settings.rotate, content.header)
+            for chunk in chunks:
+                staging.add(chunk)
+            files += [f"{place}/{name}" for name in staging.close()]
+            highs += [staging.high] if staging.high is not None else []
+        if files:
+            ledger.publish(files, max(highs), batch.source)
 
     def _sweep(self) -> None:
         """Delete files that are older than ``keep``: those that pgtide has named, no others."""

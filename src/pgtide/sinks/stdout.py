@@ -7,13 +7,19 @@ that leaves, as ``| head`` does, ends the pipeline without an error.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import chain
+
+from pyspark.sql import SparkSession
 
 from pgtide.config.sinks import StdoutSettings
 from pgtide.errors import TargetClosed
 from pgtide.pipeline.batch import Batch
-from pgtide.pipeline.parallel import Failure
+from pgtide.pipeline.parallel import Failure, Writers
+from pgtide.pipeline.parking import refuse
+from pgtide.pipeline.steps import TableWork
 from pgtide.sinks.chunks import Chunk, LineMaker, ordered_chunks
 from pgtide.sinks.events import all_events
 from pgtide.standard_output import stdout_may_close
@@ -26,7 +32,36 @@ class StdoutSink:
         self._settings = settings
 
     def write(self, batch: Batch) -> list[Failure]:
-        chunks = self._chunks(batch)
+        failures: list[Failure] = []
+        try:
+            chunks = self._chunks(batch)
+            first = next(chunks, None)
+        except Exception:
+            # All lines are made before the first is here: nothing has been printed.
+            failures = self._failing(batch)
+            if not failures:
+                raise
+            refuse(batch.settings, failures)
+            gone = {".".join(table) for failure in failures for table in failure.work.tables}
+            chunks = self._chunks(replace(batch, parked=batch.parked | gone))
+            first = next(chunks, None)
+        self._print(chunks if first is None else chain([first], chunks))
+        return failures
+
+    def _failing(self, batch: Batch) -> list[Failure]:
+        """The tables of which no lines can be made, found by making each one's."""
+
+        def attempt(session: SparkSession, work: TableWork) -> None:
+            names = frozenset(".".join(table) for table in work.tables)
+            next(self._chunks(replace(batch, only=names)), None)
+
+        writers = Writers(batch.spark)
+        try:
+            return writers.run(batch.work, attempt)
+        finally:
+            writers.close()
+
+    def _print(self, chunks: Iterable[Chunk]) -> None:
         printed = False
         with stdout_may_close():
             for chunk in chunks:
@@ -35,7 +70,6 @@ class StdoutSink:
             printed = True
         if not printed:
             raise TargetClosed("nobody reads standard output any more")
-        return []
 
     def close(self) -> None:
         """There is nothing to let go of."""

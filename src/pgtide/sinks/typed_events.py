@@ -7,17 +7,23 @@ texts that no type could hold are in ``unrepresentable``.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pgtide.config.sinks import PivotSettings
 from pgtide.pipeline.batch import Batch
 from pgtide.position import Position
+from pgtide.rules import TableRules
 from pgtide.rules.cells import Cell
 from pgtide.sinks.chunks import HIDDEN_ORDER, ORDER
 from pgtide.sinks.events import Events, LayoutRows, event_names
+from pgtide.sinks.lost_values import TYPE, lost_values, records
 from pgtide.sinks.target_names import target_names
-from pgtide.spark.pivot import pivot_rows, require_old_rows
+from pgtide.spark.cells import CellReader
+from pgtide.spark.layout import Layout
+from pgtide.spark.pivot import changed_rows, pivot_rows, require_old_rows, typed_columns
 
 _OWN = ("lsn", "seq", "xid", "committed_at", "op")
 
@@ -44,18 +50,40 @@ def untyped_rows(events: Events) -> DataFrame:
     return events.frame.select(*_OWN, "schema", "table", "payload")
 
 
-def pivoted_rows(
-    batch: Batch, rows: LayoutRows, settings: PivotSettings, behind: Position | None
-) -> DataFrame:
-    """A row per changed field; behind its own columns it has the position, out of sight."""
-    changed = {count.shape for count in batch.census.counts if count.op in ("update", "delete")}
-    require_old_rows(shape for shape in rows.shapes if shape.id in changed)
-    ids = [shape.id for shape in rows.shapes]
-    found = batch.frame.filter(F.col("shape").isin(*ids))
-    raw = Events(rows.layout.align(found, rows.shapes), {}, rows.rows).after(behind).frame
-    rules = batch.rules(rows.layout.table)
-    carried = dict(zip(HIDDEN_ORDER, ORDER, strict=True))
-    return pivot_rows(raw, rows.layout, rules, rows.reader(batch), settings, carried)
+@dataclass(frozen=True)
+class Pivoted:
+    """Rows of one layout as pivot rows, behind a position."""
+
+    batch: Batch
+    rows: LayoutRows
+    settings: PivotSettings
+    behind: Position | None
+
+    def frame(self) -> DataFrame:
+        """A row per changed field; behind its own columns it has the position, out of sight."""
+        counts = self.batch.census.counts
+        changed = {count.shape for count in counts if count.op in ("update", "delete")}
+        require_old_rows(shape for shape in self.rows.shapes if shape.id in changed)
+        carried = dict(zip(HIDDEN_ORDER, ORDER, strict=True))
+        return pivot_rows(self._raw(), *self._parts(), carried)
+
+    def lost(self) -> DataFrame | None:
+        """Records of values that their types cannot hold, unless such values are refused."""
+        if self.batch.settings.on_unrepresentable != "null":
+            return None
+        table, reader = self.rows.layout.table, self.rows.reader(self.batch)
+        columns = typed_columns(*self._parts())
+        values = lost_values(self.batch, table, changed_rows(self._raw()), reader, columns)
+        return records(self.batch, table, values, TYPE)
+
+    def _raw(self) -> DataFrame:
+        layout, shapes = self.rows.layout, self.rows.shapes
+        found = self.batch.frame.filter(F.col("shape").isin(*[shape.id for shape in shapes]))
+        return Events(layout.align(found, shapes), {}, self.rows.rows).after(self.behind).frame
+
+    def _parts(self) -> tuple[Layout, TableRules, CellReader, PivotSettings]:
+        layout = self.rows.layout
+        return layout, self.batch.rules(layout.table), self.rows.reader(self.batch), self.settings
 
 
 def _struct(side: str, cells: list[Cell]) -> Column:

@@ -23,6 +23,9 @@ _DAMAGED = "a row of the log does not fit its shape"
 _CONFLICTS = ("Concurrent", "ProtocolChangedException", "MetadataChangedException")
 _STORAGE = ("java.net.", "java.io.IOException", "SdkClientException", "NoSuchFileException")
 
+_CONDITION = re.compile(r"Exception: \[([A-Z][A-Z0-9_.]+)\]")
+_JAVA = re.compile(r"\n: ([\w.$]+)")
+
 
 def as_pgtide_error(error: BaseException, doing: str) -> PgtideError:
     """The error for something that failed in Spark; ``doing`` completes "while …"."""
@@ -69,6 +72,6 @@ def _fact(error: BaseException) -> str:
     if isinstance(error, PySparkException) and error.getCondition():
         return f"{type(error).__name__} {error.getCondition()}"
     if isinstance(error, Py4JError):
-        java = re.search(r"\n: ([\w.$]+)", str(error))
-        return java[1] if java else type(error).__name__
+        named = _CONDITION.search(str(error)) or _JAVA.search(str(error))
+        return named[1] if named else type(error).__name__
     return type(error).__name__

@@ -38,6 +38,7 @@ TIMES = ("datetime_created", "datetime_updated", "datetime_deleted", "datetime_i
 CRUD_TYPE = "crud_type"
 RESERVED = (*TEXTS, *TIMES, CRUD_TYPE)
 _FIELD = "_pgtide_field"  # what is told of a field, beside key columns of any name
+_TIME_SETTINGS = "created or updated"
 _LETTERS = {"insert": "c", "update": "u", "delete": "d"}
 
 
@@ -67,6 +68,20 @@ def pivot_schema(
     fields += [StructField(name, StringType()) for name in TEXTS]
     fields += [StructField(name, TimestampType()) for name in TIMES]
     return StructType([*fields, StructField(CRUD_TYPE, StringType())])
+
+
+def changed_rows(rows: DataFrame) -> DataFrame:
+    """Of rows of the log those that have pivot rows; of a delete the old row is the row."""
+    changes = rows.filter(F.col("op").isin(*_LETTERS))
+    return changes.withColumns({"after": F.coalesce("after", "before")})
+
+
+def typed_columns(
+    layout: Layout, rules: TableRules, reader: CellReader, settings: PivotSettings
+) -> list[str]:
+    """The source's columns whose values are not written as texts: the key's, and times."""
+    numbers = {cell.attnum for cell in _Pivot(layout, rules, reader, settings).typed()}
+    return [column.name for column in layout.columns if column.attnum in numbers]
 
 
 def require_old_rows(shapes: Iterable[Shape]) -> None:
@@ -112,12 +127,7 @@ class _Pivot:
 
     def rows(self, rows: DataFrame, carried: Mapping[str, str]) -> DataFrame:
         op = F.col("op")
-        rows = rows.filter(op.isin(*_LETTERS)).withColumns(
-            {"after": F.coalesce("after", "before")}  # of a delete the old row is the row
-        )
-        for condition in (self._rules.admits(op), self._rules.keep(self._raw, op)):
-            if condition is not None:
-                rows = rows.filter(F.coalesce(condition, F.lit(True)))
+        rows = changed_rows(rows).filter(self._rules.may_pass(self._raw, op))
         fields = F.array_compact(F.array(*[self._told(field) for field in self._fields()]))
         times = self._times()
         letters = F.create_map(*[F.lit(part) for pair in _LETTERS.items() for part in pair])
@@ -132,6 +142,11 @@ class _Pivot:
             f"{_FIELD}.*",
             *map(quoted, (*TIMES, CRUD_TYPE, *carried)),
         )
+
+    def typed(self) -> list[Cell]:
+        """The cells of which the value is written."""
+        times = [name for name in (self._settings.created, self._settings.updated) if name]
+        return [cell for _, cell in self.key] + [self._cell(n, _TIME_SETTINGS) for n in times]
 
     def _key_names(self) -> list[str]:
         """Names of the key columns after the rules."""
@@ -191,7 +206,7 @@ class _Pivot:
     def _time(self, name: str | None) -> Column:
         if name is None:
             return F.col("committed_at")
-        cell = self._cell(name, "created or updated")
+        cell = self._cell(name, _TIME_SETTINGS)
         return _instant(cell.value, cell.type, name)
 
     def _cell(self, name: str, setting: str, cells: Sequence[Cell] | None = None) -> Cell:

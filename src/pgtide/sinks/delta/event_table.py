@@ -21,7 +21,7 @@ from pgtide.sinks.delta.lake_table import LakeTable
 from pgtide.sinks.delta.reached import writes
 from pgtide.spark.cells import CellReader
 from pgtide.spark.compaction import Traits
-from pgtide.spark.identity import with_identity, with_old_rows
+from pgtide.spark.identity import with_identity
 from pgtide.spark.layout import Layout
 
 
@@ -42,19 +42,17 @@ class EventTable(LakeTable):
     def _frame(self, step: Rows, events: DataFrame) -> DataFrame:
         """The rows for these events, with the table's columns."""
 
-    def _typed(self, step: Rows) -> list[str]:
-        """The columns of the source that the table has with their types."""
-        numbers = {column.attnum for column in self._columns(step)}
-        return [column.name for column in step.layout.columns if column.attnum in numbers]
+    @abstractmethod
+    def _typed(self, step: Rows, events: DataFrame) -> tuple[DataFrame, list[str]]:
+        """What is written with its type: rows of the log, and columns of the source."""
 
     def _rows(self, step: Rows, number: int) -> None:
         target = self._ready(step, self._columns(step))
         if target is None:
             return
-        reader = self._reader(step)
         for portion, events in writes(self._batch, target, step, self._work.steps[number + 1 :]):
-            rows = with_old_rows(events, reader.layout)
-            self._quarantine.keep(step.table, rows, reader, self._typed(step))
+            rows, columns = self._typed(step, events)
+            self._quarantine.keep(step.table, rows, self._reader(step), columns)
             portion.append(target, self._frame(portion.step, events))
 
     def _reader(self, step: Rows | Reshaped) -> CellReader:

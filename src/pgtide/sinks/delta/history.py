@@ -62,12 +62,9 @@ class HistoryTable(EventTable):
         partial = left_out(layout)
         unsent = tuple(sorted({*step.traits.unsent, *partial}))
         rules, op = self._batch.rules(step.table), F.col("op")
-        rows = with_old_rows(events, layout)
         raw = reader.after(unsent)
-        for condition in (rules.admits(op), rules.keep(raw, op)):
-            if condition is not None:
-                # What hinges on a value that was not sent stays: nothing says that it may go.
-                rows = rows.filter(F.coalesce(condition, F.lit(True)))
+        # What hinges on a value that was not sent stays: nothing says that it may go.
+        rows = with_old_rows(events, layout).filter(rules.may_pass(raw, op))
         cells = self._cells(step, raw)
         names = target_names(cells, _NAMES)
         own: Mapping[str, Column] = {
@@ -84,6 +81,10 @@ class HistoryTable(EventTable):
             *[own[column.name].alias(column.name) for column in self._own(layout)],
             *[cell.value.alias(name) for name, cell in zip(names, cells, strict=True)],
         )
+
+    def _typed(self, step: Rows, events: DataFrame) -> tuple[DataFrame, list[str]]:
+        rows = with_old_rows(events, self._reader(step).layout)
+        return rows, [column.name for column in step.layout.columns]
 
     @property
     def _policy(self) -> Policy:

@@ -104,8 +104,12 @@ class LakeTable(ABC):
         if table is not None and properties.get(MODE_PROPERTY) != self.mode:
             raise _other_mode(target, self.mode)
         fits = properties.get(RELATION_PROPERTY) == str(relation)
+        if fits and self._lake.place(relation) is None:
+            self._lake.placed(relation, name)  # another writer has made it since
         if fits and not differs(target, columns):
             return target
+        if table is not None and not fits:
+            self._refuse_routes(step.table, target, int(properties[RELATION_PROPERTY]))
         shaped_at = properties.get(SHAPED_AT_PROPERTY)
         if shaped_at is not None and at < Position.parse(shaped_at):
             return None
@@ -135,16 +139,18 @@ class LakeTable(ABC):
         shapes = [s for s in self._batch.shapes.values() if s.oid == shape.oid and s.id >= shape.id]
         return {self._name((s.schema, s.table)) for s in (shape, *shapes)}
 
+    def _refuse_routes(self, table: TableName, target: Target, relation: int) -> None:
+        """Refuse to share a table of the lake with one that never had this name."""
+        names = {(s.schema, s.table) for s in self._batch.shapes.values() if s.oid == relation}
+        if names and table not in names:
+            raise _shared(max(names), table, target)
+
     def _refuse_shared(self, table: TableName, target: Target, relation: int) -> None:
         """Two tables of the source in one of the lake would replace each other for ever."""
         shapes = [shape for shape in self._batch.shapes.values() if shape.oid == relation]
         newest = max(shapes, key=lambda shape: shape.id, default=None)
         if newest is not None and (newest.schema, newest.table) != table:
-            raise TargetError(
-                "two tables of the source would be one table of the lake",
-                detail=f"{newest.name} and {'.'.join(table)} both go to {target.path}.",
-                hint="Give them different names in routes, then run: pgtide resume",
-            )
+            raise _shared((newest.schema, newest.table), table, target)
 
     def _truncated_shape(self, step: Truncated) -> Shape:
         """The shape that the TRUNCATE names, of a partition its own."""
@@ -162,6 +168,14 @@ def _all_names(work: TableWork, batch: Batch) -> set[TableName]:
     shapes = [((shape.schema, shape.table), shape.oid) for shape in batch.shapes.values()]
     relations = {oid for name, oid in shapes if name in work.tables}
     return {*work.tables, *(name for name, oid in shapes if oid in relations)}
+
+
+def _shared(one: TableName, other: TableName, target: Target) -> TargetError:
+    return TargetError(
+        "two tables of the source would be one table of the lake",
+        detail=f"{'.'.join(one)} and {'.'.join(other)} both go to {target.path}.",
+        hint="Give them different names in routes, then run: pgtide resume",
+    )
 
 
 def _other_mode(target: Target, mode: str) -> TargetError:

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
+from pgtide.config.sinks import PivotSettings
 from pgtide.pipeline.steps import Reshaped, Rows
+from pgtide.rules import TableRules
 from pgtide.sinks.delta.columns import TargetColumn
 from pgtide.sinks.delta.event_table import EventTable
-from pgtide.spark.pivot import pivot_rows, pivot_schema, require_old_rows
+from pgtide.spark.cells import CellReader
+from pgtide.spark.layout import Layout
+from pgtide.spark.pivot import (
+    changed_rows,
+    pivot_rows,
+    pivot_schema,
+    require_old_rows,
+    typed_columns,
+)
 
 
 class PivotTable(EventTable):
@@ -16,12 +26,7 @@ class PivotTable(EventTable):
     mode = "pivot"
 
     def _columns(self, step: Rows | Reshaped) -> list[TargetColumn]:
-        schema = pivot_schema(
-            step.layout,
-            self._batch.rules(step.table),
-            self._reader(step),
-            self._settings.pivot,
-        )
+        schema = pivot_schema(*self._parts(step))
         return [
             TargetColumn(field.name, field.dataType, field.metadata.get("attnum"))
             for field in schema.fields
@@ -32,5 +37,11 @@ class PivotTable(EventTable):
             count.shape for count in self._batch.census.counts if count.op in ("update", "delete")
         }
         require_old_rows(shape for shape in step.shapes if shape.id in ids)
+        return pivot_rows(events, *self._parts(step))
+
+    def _typed(self, step: Rows, events: DataFrame) -> tuple[DataFrame, list[str]]:
+        return changed_rows(events), typed_columns(*self._parts(step))
+
+    def _parts(self, step: Rows | Reshaped) -> tuple[Layout, TableRules, CellReader, PivotSettings]:
         rules = self._batch.rules(step.table)
-        return pivot_rows(events, step.layout, rules, self._reader(step), self._settings.pivot)
+        return step.layout, rules, self._reader(step), self._settings.pivot
