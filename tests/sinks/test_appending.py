@@ -9,8 +9,9 @@ from deltalake import Transaction
 from pyspark.sql import SparkSession
 from pyspark.sql.types import IntegerType, StringType
 
-from pgtide.errors import TargetUnavailable
-from pgtide.sinks.delta import appending
+from pgtide.config.sinks import DeltaSettings
+from pgtide.errors import ConfigError, TargetUnavailable
+from pgtide.sinks.delta import DeltaSink, appending
 from pgtide.sinks.delta.appending import append
 from pgtide.sinks.delta.columns import TargetColumn
 from pgtide.sinks.delta.target import Target
@@ -116,3 +117,11 @@ def test_features_that_only_spark_knows(target: Target) -> None:
     _append(target, 1, 1)
     _append(target, 1, 1)
     assert _ids(target) == [1]
+
+
+def test_a_path_that_would_lead_elsewhere(spark: SparkSession, tmp_path: Path) -> None:
+    """Said before anything is written: some readers would take it for another path."""
+    settings = DeltaSettings(type="delta", path=str(tmp_path / "a%20b"))
+    with pytest.raises(ConfigError, match="cannot have") as refused:
+        DeltaSink(settings, spark)
+    assert "'%20'" in refused.value.detail

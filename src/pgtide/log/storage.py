@@ -187,7 +187,7 @@ def _usable(path: Path) -> Path:
     found = _UNUSABLE.search(str(path))
     if found is not None:
         raise ConfigError(
-            "log.path has characters that a log cannot have in its path",
+            "a path has characters that the path of a log or a target cannot have",
             detail=f"{found.group()!r} in {str(path)!r} would lead to another place, or to none.",
             hint="Choose a path without \\ [ ] ^ |, control characters and percent codes.",
         )

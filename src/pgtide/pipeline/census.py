@@ -68,6 +68,11 @@ class Census:
         """The last position of the batch, None when it is empty."""
         return max((count.high for count in self.counts), default=None)
 
+    @property
+    def changed(self) -> frozenset[int | None]:
+        """The shapes of rows that were updated or deleted."""
+        return frozenset(c.shape for c in self.counts if c.op in ("update", "delete"))
+
 
 def take_census(batch: DataFrame) -> Census:
     """Count a batch."""

@@ -61,8 +61,7 @@ class Pivoted:
 
     def frame(self) -> DataFrame:
         """A row per changed field; behind its own columns it has the position, out of sight."""
-        counts = self.batch.census.counts
-        changed = {count.shape for count in counts if count.op in ("update", "delete")}
+        changed = self.batch.census.changed
         require_old_rows(shape for shape in self.rows.shapes if shape.id in changed)
         carried = dict(zip(HIDDEN_ORDER, ORDER, strict=True))
         return pivot_rows(self._raw(), *self._parts(), carried)

@@ -24,7 +24,7 @@ _CONFLICTS = ("Concurrent", "ProtocolChangedException", "MetadataChangedExceptio
 _STORAGE = ("java.net.", "java.io.IOException", "SdkClientException", "NoSuchFileException")
 
 _CONDITION = re.compile(r"Exception: \[([A-Z][A-Z0-9_.]+)\]")
-_JAVA = re.compile(r"\n: ([\w.$]+)")
+_CAUSES = re.compile(r"\n(?::|Caused by:) ([\w.$]+)")
 
 
 def as_pgtide_error(error: BaseException, doing: str) -> PgtideError:
@@ -72,6 +72,13 @@ def _fact(error: BaseException) -> str:
     if isinstance(error, PySparkException) and error.getCondition():
         return f"{type(error).__name__} {error.getCondition()}"
     if isinstance(error, Py4JError):
-        named = _CONDITION.search(str(error)) or _JAVA.search(str(error))
-        return named[1] if named else type(error).__name__
+        return _java_fact(str(error)) or type(error).__name__
     return type(error).__name__
+
+
+def _java_fact(text: str) -> str | None:
+    """The condition that an exception of Java names, or its class with the first cause's."""
+    if named := _CONDITION.search(text):
+        return named[1]
+    causes = _CAUSES.findall(text)
+    return f"{causes[0]} by {causes[-1]}" if len(causes) > 1 else (causes or [None])[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 
 from pgtide.config.sinks import DeltaSettings
+from pgtide.log.storage import Storage
 from pgtide.pipeline.batch import Batch
 from pgtide.pipeline.parallel import Failure, Writers
 from pgtide.pipeline.steps import TableWork
@@ -23,6 +24,7 @@ class DeltaSink:
     """Writes batches into Delta tables below one path."""
 
     def __init__(self, settings: DeltaSettings, spark: SparkSession) -> None:
+        Storage(settings.path, settings.storage)  # refuses a path that cannot be
         self._settings = settings
         self._writers = Writers(spark)
 

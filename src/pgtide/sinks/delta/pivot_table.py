@@ -33,10 +33,8 @@ class PivotTable(EventTable):
         ]
 
     def _frame(self, step: Rows, events: DataFrame) -> DataFrame:
-        ids = {
-            count.shape for count in self._batch.census.counts if count.op in ("update", "delete")
-        }
-        require_old_rows(shape for shape in step.shapes if shape.id in ids)
+        changed = self._batch.census.changed
+        require_old_rows(shape for shape in step.shapes if shape.id in changed)
         return pivot_rows(events, *self._parts(step))
 
     def _typed(self, step: Rows, events: DataFrame) -> tuple[DataFrame, list[str]]:
