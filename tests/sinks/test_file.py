@@ -66,6 +66,9 @@ def test_every_event_once(spark: SparkSession, captured: Captured) -> None:
         """CREATE TABLE t (id int PRIMARY KEY, name text, big text);
 ALTER TABLE t ALTER big SET STORAGE EXTERNAL;
 CREATE TABLE "odd/name" (id int PRIMARY KEY);
+CREATE SCHEMA _pgtide;
+CREATE TABLE _pgtide.own (id int PRIMARY KEY);
+INSERT INTO _pgtide.own VALUES (1);
 CREATE TABLE parts (id int PRIMARY KEY, note text) PARTITION BY RANGE (id);
 CREATE TABLE low PARTITION OF parts FOR VALUES FROM (0) TO (10);
 INSERT INTO t SELECT n, 'n' || n, repeat('x', 3000) FROM generate_series(1, 50) n;
@@ -101,6 +104,7 @@ CREATE FUNCTION f() RETURNS int LANGUAGE sql RETURN 1;
     forget(captured)
     deliver(spark, captured, {})
     assert json_events(t) == logged(captured, "t"), "nothing lost, nothing twice"
+    assert json_events(path / "~5Fpgtide" / "own") == logged(captured, "own")
     assert len(files(t, "jsonl")) == len(first) + 1
     assert all(file.read_bytes() == content for file, content in first.items())
 

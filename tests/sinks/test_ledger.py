@@ -13,7 +13,8 @@ import pytest
 from pgtide.errors import TargetError, TargetUnavailable
 from pgtide.log.source import LogSource
 from pgtide.position import Lsn, Position
-from pgtide.sinks.ledger import Ledger, ledgers, open_storage
+from pgtide.sinks.ledger import Ledger, ledgers
+from pgtide.sinks.target_storage import open_storage
 from tests.fixtures.capture import FORKS
 
 SOURCE = LogSource("7", "shop", "tide")
@@ -102,10 +103,11 @@ def test_files_of_another_log_are_refused(tmp_path: Path) -> None:
 
 
 def test_storage_that_refuses(tmp_path: Path) -> None:
-    """It is the target that has a problem, one that may pass: the batch comes again."""
+    """It is the target that has a problem: one that may pass, unless the path is no path."""
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(TargetUnavailable, match="storage of a target failed"):
-        open_storage(str(tmp_path / "file" / "below"), {})
+    for path in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/nobody/there")):
+        with pytest.raises(TargetError, match="cannot be a directory"):
+            open_storage(str(path), {})
     storage = open_storage(str(tmp_path / "files"), {})
     (tmp_path / "files" / "_pgtide").write_text("in the way")
     with pytest.raises(TargetUnavailable, match="storage of a target failed"):

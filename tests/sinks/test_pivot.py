@@ -97,6 +97,14 @@ UPDATE t SET a = 2, c = 2;
     ]
 
 
+def test_key_columns_that_differ_in_case(spark: SparkSession, captured: Captured) -> None:
+    captured.run('CREATE TABLE t (id int, "Id" int, crud_type int, PRIMARY KEY (id, "Id"));\n')
+    captured.run("INSERT INTO t VALUES (1, 2, 3);\n")
+    deliver(spark, captured, "pivot")
+    frame = table(spark, captured, "pivot", "t")
+    assert told(frame, "id", "Id__2") == [(1, 2, "crud_type", None, "3", "c")]
+
+
 def test_refusals(spark: SparkSession, captured: Captured) -> None:
     captured.run('CREATE TABLE "T" (id int PRIMARY KEY, v int);\nCREATE TABLE k (v int);\n')
     captured.run('INSERT INTO "T" VALUES (1, 1);\nINSERT INTO k VALUES (1);\n')

@@ -7,8 +7,9 @@ from pathlib import Path
 from pgtide.log.source import LogSource
 from pgtide.position import Lsn, Position
 from pgtide.sinks.chunks import Chunk
-from pgtide.sinks.ledger import Ledger, open_storage
+from pgtide.sinks.ledger import Ledger
 from pgtide.sinks.staging import Staging
+from pgtide.sinks.target_storage import open_storage
 
 
 def test_an_event_is_not_torn(tmp_path: Path) -> None:

@@ -132,8 +132,10 @@ class Running:
         temporary = self._scratch / "tmp"
         temporary.mkdir(exist_ok=True)
         # A JVM that is killed does not remove its temporary files; they go with the scratch.
-        # It lives for half a minute: code that is compiled well would come too late.
-        java = f"-Djava.io.tmpdir={temporary} -XX:-UsePerfData -XX:TieredStopAtLevel=1"
+        # It lives for half a minute: code that is compiled well would come too late. The room
+        # for code is what it would be otherwise.
+        java = f"-Djava.io.tmpdir={temporary} -XX:-UsePerfData"
+        java += " -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
         conf = {"spark.local.dir": str(temporary), "spark.driver.extraJavaOptions": java}
         return {**os.environ, "TMPDIR": str(temporary), "PGTIDE_SPARK__CONF": json.dumps(conf)}
 

@@ -26,7 +26,7 @@ from pgtide.position import Position
 from pgtide.rules import compile_rules
 from pgtide.shape import Shape
 from pgtide.sinks.delta.lake import name_aside
-from pgtide.sinks.target_names import directory
+from pgtide.sinks.directories import directory
 
 _DELTA_LOG = "_delta_log/"
 

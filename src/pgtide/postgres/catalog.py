@@ -30,7 +30,7 @@ WITH RECURSIVE tree (oid, root) AS (
 SELECT c.oid::bigint, n.nspname, c.relname, c.relreplident::text,
        r.oid::bigint, rn.nspname, r.relname,
        a.attnum, a.attname, a.atttypid::bigint, a.atttypmod, format_type(a.atttypid, a.atttypmod),
-       NOT a.attnotnull, coalesce(a.attnum = ANY (pk.keys), false),
+       NOT a.attnotnull, coalesce(pk.usable AND a.attnum = ANY (pk.keys), false),
        CASE c.relreplident WHEN 'f' THEN true
                            WHEN 'd' THEN coalesce(pk.usable AND a.attnum = ANY (pk.keys), false)
                            WHEN 'i' THEN coalesce(a.attnum = ANY (ri.keys), false)

@@ -336,7 +336,8 @@ BEGIN
         'primary_key', (
             SELECT coalesce(jsonb_agg(k ORDER BY n), jsonb_build_array())
             FROM pg_index AS x, unnest(x.indkey::smallint[]) WITH ORDINALITY AS u(k, n)
-            WHERE x.indrelid = c.oid AND x.indisprimary AND n <= x.indnkeyatts),
+            WHERE x.indrelid = c.oid AND x.indisprimary AND x.indisvalid AND x.indimmediate
+              AND n <= x.indnkeyatts),
         'identity_key', (
             SELECT coalesce(jsonb_agg(k ORDER BY n), jsonb_build_array())
             FROM pg_index AS x, unnest(x.indkey::smallint[]) WITH ORDINALITY AS u(k, n)

@@ -33,6 +33,7 @@ from pgtide.sinks.chunks import (
     ordered_chunks,
 )
 from pgtide.sinks.csv_rows import csv_header, csv_line
+from pgtide.sinks.directories import LOOSE, OWN, QUARANTINE, directory
 from pgtide.sinks.events import (
     Events,
     ddl_events,
@@ -42,15 +43,12 @@ from pgtide.sinks.events import (
     stepped_tables,
     table_events,
 )
-from pgtide.sinks.ledger import OWN, Ledger, ledgers, open_storage
+from pgtide.sinks.ledger import Ledger, ledgers
 from pgtide.sinks.staging import Staging
-from pgtide.sinks.target_names import directory
-from pgtide.sinks.target_storage import target_answers
+from pgtide.sinks.target_storage import open_storage, target_answers
 from pgtide.sinks.typed_events import Pivoted, typed_rows, untyped_rows
 from pgtide.spark.layout import TableName
 
-LOOSE = "_messages"  # the directory of what belongs to no table
-QUARANTINE = "_quarantine"  # the directory of texts that stand for NULLs
 SWEEP_S = 60.0  # between two looks for files that are too old
 _NAME = re.compile(r"[0-9A-F]{16}-\d{10}\.(jsonl|csv|parquet)")
 

@@ -21,9 +21,9 @@ from pgtide.log.files import delete, walk
 from pgtide.log.source import LogSource
 from pgtide.log.storage import Storage, sync_directory
 from pgtide.position import Position
+from pgtide.sinks.directories import OWN
 from pgtide.sinks.target_storage import target_answers
 
-OWN = "_pgtide"
 LEDGER = "ledger.json"
 
 
@@ -109,15 +109,6 @@ def ledgers(storage: Storage) -> list[Ledger]:
         found = [entry.path for entry in walk(storage, OWN)]
     homes = {path.removeprefix(f"{OWN}/").rpartition("/")[0] for path in found}
     return [Ledger(storage, home) for home in sorted(homes)]
-
-
-def open_storage(path: str, options: dict[str, str]) -> Storage:
-    """The place of the files; made if it is not there."""
-    storage = Storage(path, options)
-    if storage.local is not None:
-        with target_answers():
-            storage.local.mkdir(parents=True, exist_ok=True)
-    return storage
 
 
 def make_directories(root: Path, path: str) -> None:

@@ -1,11 +1,33 @@
-"""What the storage of a target refuses, as an error of the target and not of the log."""
+"""The storage of a target; what it refuses is an error of the target and not of the log."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from pgtide.errors import LogUnavailable, TargetUnavailable
+from pgtide.errors import LogUnavailable, TargetError, TargetUnavailable
+from pgtide.log.storage import Storage
+
+_NEVER = (FileExistsError, NotADirectoryError, FileNotFoundError, PermissionError)
+
+
+def open_storage(path: str, options: Mapping[str, str]) -> Storage:
+    """The place of a target; made if it is not there."""
+    storage = Storage(path, dict(options))
+    if storage.local is None:
+        return storage
+    try:
+        with target_answers():
+            storage.local.mkdir(parents=True, exist_ok=True)
+    except TargetUnavailable as exc:
+        if isinstance(exc.__cause__, _NEVER):
+            raise TargetError(
+                f"the path of a sink cannot be a directory: {path}",
+                detail=exc.detail,
+                hint="Name another path in the sink of the pipeline.",
+            ) from exc
+        raise
+    return storage
 
 
 @contextmanager

@@ -20,8 +20,8 @@ from pgtide.rules.cells import Cell
 from pgtide.sinks.chunks import HIDDEN_ORDER, ORDER
 from pgtide.sinks.events import Events, LayoutRows, event_names
 from pgtide.sinks.lost_values import TYPE, lost_values, records
-from pgtide.sinks.target_names import target_names
 from pgtide.spark.cells import CellReader
+from pgtide.spark.column_names import target_names
 from pgtide.spark.layout import Layout
 from pgtide.spark.pivot import changed_rows, pivot_rows, require_old_rows, typed_columns
 

@@ -1,9 +1,10 @@
-"""What Spark raises, as errors of ours: terminal or transient, and without row values."""
+"""What Spark and delta-rs raise, as errors of ours: terminal or not, and without row values."""
 
 from __future__ import annotations
 
 import re
 
+from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
 
@@ -23,6 +24,9 @@ _DAMAGED = "a row of the log does not fit its shape"
 _CONFLICTS = ("Concurrent", "ProtocolChangedException", "MetadataChangedException")
 _STORAGE = ("java.net.", "java.io.IOException", "SdkClientException", "NoSuchFileException")
 
+# Nothing that pgtide writes itself fails like that.
+_OF_VALUES = ("DIVIDE_BY_ZERO", "INVALID_INPUT", "OVERFLOW", "OUT_OF_RANGE", "INVALID_ARRAY_INDEX")
+_OF_A_RULE = "SQL of a rule fails for some row: use try_cast, try_divide and the like in it."
 _CONDITION = re.compile(r"Exception: \[([A-Z][A-Z0-9_.]+)\]")
 _CAUSES = re.compile(r"\n(?::|Caused by:) ([\w.$]+)")
 
@@ -46,7 +50,13 @@ def as_pgtide_error(error: BaseException, doing: str) -> PgtideError:
         )
     if "JAVA_GATEWAY_EXITED" in text or "Connection refused" in text:
         return EnvironmentMissing("the Java process of Spark is gone", detail=f"While {doing}.")
-    return PipelineError("Spark failed", detail=f"{_fact(error)} while {doing}.")
+    if isinstance(error, DeltaError):
+        return PipelineError("delta-rs failed", detail=f"{type(error).__name__} while {doing}.")
+    if not isinstance(error, PySparkException | Py4JError):
+        return PipelineError(f"unexpected {type(error).__name__}", detail=f"While {doing}.")
+    fact = _fact(error)
+    hint = _OF_A_RULE if any(condition in fact for condition in _OF_VALUES) else ""
+    return PipelineError("Spark failed", detail=f"{fact} while {doing}.", hint=hint)
 
 
 def _refused(marker: str, name: str, lsn: str, seq: str) -> Unrepresentable:

@@ -30,6 +30,7 @@ from pgtide.rules import TableRules
 from pgtide.rules.cells import Cell
 from pgtide.shape import Shape
 from pgtide.spark.cells import CellReader
+from pgtide.spark.column_names import target_names
 from pgtide.spark.layout import Layout
 from pgtide.spark.sql_text import quoted
 
@@ -123,7 +124,7 @@ class _Pivot:
     def key(self) -> list[tuple[str, Cell]]:
         """Key columns of the pivot: names that none of its own has, and cells."""
         cells = [self._cell(name, "key") for name in self._key_names()]
-        return [(f"{c.name}__2" if c.name.lower() in RESERVED else c.name, c) for c in cells]
+        return list(zip(target_names(cells, RESERVED), cells, strict=True))
 
     def rows(self, rows: DataFrame, carried: Mapping[str, str]) -> DataFrame:
         op = F.col("op")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 
 from pgtide.config.sinks import DeltaSettings
-from pgtide.log.storage import Storage
 from pgtide.pipeline.batch import Batch
 from pgtide.pipeline.parallel import Failure, Writers
 from pgtide.pipeline.steps import TableWork
@@ -14,6 +13,7 @@ from pgtide.sinks.delta.lake_table import LakeTable
 from pgtide.sinks.delta.mirror_table import MirrorTable
 from pgtide.sinks.delta.pivot_table import PivotTable
 from pgtide.sinks.delta.scd2 import VersionsTable
+from pgtide.sinks.target_storage import open_storage
 
 MODES: dict[str, type[LakeTable]] = {
     table.mode: table for table in (MirrorTable, HistoryTable, VersionsTable, PivotTable)
@@ -24,7 +24,7 @@ class DeltaSink:
     """Writes batches into Delta tables below one path."""
 
     def __init__(self, settings: DeltaSettings, spark: SparkSession) -> None:
-        Storage(settings.path, settings.storage)  # refuses a path that cannot be
+        open_storage(settings.path, settings.storage)
         self._settings = settings
         self._writers = Writers(spark)
 

@@ -25,7 +25,7 @@ from pgtide.errors import TargetUnavailable
 from pgtide.log.storage import Storage
 from pgtide.log.table import commit_path
 from pgtide.sinks.delta.first_commit import FILE, STATE_FILE, first_commit, first_state
-from pgtide.sinks.delta.target import SHARED_FEATURES, Target
+from pgtide.sinks.delta.target import SHARED_FEATURES, Target, features
 from pgtide.sinks.target_storage import target_answers
 
 logger = logging.getLogger(__name__)
@@ -53,12 +53,6 @@ def append(target: Target, rows: DataFrame, id: Transaction | None) -> None:
     if files or id is not None:
         _commit(target, table, files, id)
     staged.discard("_delta_log")
-
-
-def features(table: DeltaTable) -> set[str]:
-    """What a reader or writer of the table has to know of the protocol."""
-    protocol = table.protocol()
-    return {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
 
 
 class _Staged:

@@ -22,8 +22,8 @@ from pgtide.sinks.delta.columns import (
     TargetColumn,
 )
 from pgtide.sinks.delta.event_table import EventTable
-from pgtide.sinks.target_names import target_names
 from pgtide.spark.cells import CellReader
+from pgtide.spark.column_names import target_names
 from pgtide.spark.identity import left_out, with_identity, with_old_rows
 from pgtide.spark.layout import Layout, Policy
 

@@ -125,4 +125,4 @@ def _equal(one: str, other: str, names: list[str]) -> Column:
         F.col(f"{one}.{quoted(name)}").eqNullSafe(F.col(f"{other}.{quoted(name)}"))
         for name in names
     ]
-    return reduce(Column.__and__, pairs)
+    return reduce(Column.__and__, pairs, F.lit(True))

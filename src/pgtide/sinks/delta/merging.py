@@ -22,12 +22,13 @@ from deltalake import (
 )
 from deltalake.exceptions import CommitFailedError
 from pyspark.sql import DataFrame
+from pyspark.sql.types import ArrayType, DoubleType, FloatType
 
 from pgtide.errors import TargetUnavailable
-from pgtide.sinks.delta.appending import append, features
+from pgtide.sinks.delta.appending import append
 from pgtide.sinks.delta.columns import DELETED, LSN, SEQ
 from pgtide.sinks.delta.mirror import ERASED, GONE, ORIGIN, PATCH, UNSET, newer
-from pgtide.sinks.delta.target import SHARED_FEATURES, Target
+from pgtide.sinks.delta.target import SHARED_FEATURES, Target, features
 from pgtide.spark.sql_text import quoted
 
 SMALL_TABLE_BYTES = 256 << 20
@@ -37,7 +38,8 @@ QUICK_FILES = WriterProperties(
     compression="LZ4_RAW",
     default_column_properties=ColumnProperties(dictionary_enabled=False),
 )
-_PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*")
+_PLAIN_NAME = re.compile(r"(?!(?:null|true|false)$)[a-z_][a-z0-9_]*")
+_KEYS_FOR_SPARK = (FloatType, DoubleType, ArrayType)
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,16 @@ class Merge:
         flags = [name for name in self.rows.columns if name.startswith(UNSET)]
         return {self.columns[int(flag.removeprefix(UNSET))]: flag for flag in flags}
 
+    def suits_driver(self) -> bool:
+        """Whether delta-rs reads these names as names and finds rows by these keys.
+
+        It compares no arrays, and passes over files with NaN by their bounds, which leave it out.
+        """
+        schema = self.rows.schema
+        kinds = [schema[name].dataType for name in self.keys]
+        names_fit = all(map(_plain, schema.names))
+        return names_fit and not any(isinstance(kind, _KEYS_FOR_SPARK) for kind in kinds)
+
 
 def fill(target: Target, merge: Merge, app_id: str, version: int) -> None:
     """Write into a table that has no rows."""
@@ -67,7 +79,7 @@ def merge(
     target: Target, table: DeltaTable, merge: Merge, count: int, app_id: str, version: int
 ) -> None:
     """Write into a table that has rows."""
-    if count <= SMALL_BATCH_ROWS and is_small(table) and all(map(_plain, merge.rows.columns)):
+    if count <= SMALL_BATCH_ROWS and is_small(table) and merge.suits_driver():
         merge_by_driver(table, merge, app_id, version)
     else:
         merge_by_spark(target, merge, app_id, version)

@@ -26,8 +26,8 @@ from pgtide.sinks.delta.columns import (
     SEQ,
     TargetColumn,
 )
-from pgtide.sinks.target_names import target_names
 from pgtide.spark.cells import CellReader
+from pgtide.spark.column_names import target_names
 from pgtide.spark.compaction import Traits, compact, key_names
 from pgtide.spark.layout import Layout
 

@@ -21,6 +21,7 @@ from pgtide.sinks.delta.quarantine import NOT_SENT
 from pgtide.sinks.delta.reached import writes
 from pgtide.sinks.delta.target import Target
 from pgtide.sinks.delta.unsent import Completing, first_position, may_lack_values
+from pgtide.sinks.delta.view import View
 from pgtide.spark.cells import CellReader
 from pgtide.spark.compaction import EVENT, known_key
 from pgtide.spark.layout import Layout, TableName
@@ -113,21 +114,11 @@ class MirrorTable(LakeTable):
         self._quarantine.add(step.table, values, NOT_SENT)
 
     def _show(self, table: TableName, target: Target, plan: MirrorPlan) -> None:
-        """A view with the columns of the source and nothing else, unless it is there."""
-        if self._settings.views is None:
-            return
-        columns = [column.name for column in plan.columns() if column.name not in OWN]
-        view = f"{quoted(self._settings.views)}.{quoted('_'.join(self._name(table)))}"
-        catalog = target.spark.catalog
-        if catalog.tableExists(view) and target.spark.table(view).columns == columns:
-            return
-        # Rows from before soft_delete was set have no mark.
-        shown = f" WHERE {DELETED} IS NOT TRUE" if self._settings.soft_delete else ""
-        target.spark.sql(f"CREATE DATABASE IF NOT EXISTS {quoted(self._settings.views)}")
-        target.spark.sql(
-            f"CREATE OR REPLACE VIEW {view} AS "
-            f"SELECT {', '.join(map(quoted, columns))} FROM {target.sql}{shown}"
-        )
+        """A view with the columns of the source and nothing else."""
+        if self._settings.views is not None:
+            columns = [column.name for column in plan.columns() if column.name not in OWN]
+            view = View(target, self._settings.views, "_".join(self._name(table)))
+            view.show(columns, hide_deleted=self._settings.soft_delete)
 
     def _keyless(self, target: Target, plan: MirrorPlan, step: Rows, number: int) -> None:
         later = self._work.steps[number + 1 :]
@@ -145,7 +136,7 @@ class MirrorTable(LakeTable):
         rows = before & (F.col(RELATION) == step.partition) if step.partition else before
         with target.idempotent(app_id, version):
             table = SparkDeltaTable.forPath(target.spark, target.path)
-            if self._settings.soft_delete:
+            if self._settings.soft_delete and Layout.of(shape, self._batch.shapes).key_names:
                 changed = {LSN: F.lit(int(step.at.lsn)), SEQ: F.lit(step.at.seq)}
                 table.update(rows, {DELETED: F.lit(True), **changed})
             else:

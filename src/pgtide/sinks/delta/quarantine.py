@@ -17,6 +17,7 @@ from pgtide.pipeline.batch import Batch
 from pgtide.sinks.delta.appending import append
 from pgtide.sinks.delta.columns import TargetColumn
 from pgtide.sinks.delta.target import Target
+from pgtide.sinks.directories import OWN
 from pgtide.sinks.lost_values import TYPE, lost_values, records
 from pgtide.spark.cells import CellReader
 from pgtide.spark.layout import TableName
@@ -41,7 +42,7 @@ class Quarantine:
     """The quarantine table of a lake."""
 
     def __init__(self, spark: SparkSession, settings: DeltaSettings, batch: Batch) -> None:
-        path = f"{settings.path.rstrip('/')}/_pgtide/quarantine"
+        path = f"{settings.path.rstrip('/')}/{OWN}/quarantine"
         self._target = Target(spark, path, settings.storage)
         self._batch = batch
 

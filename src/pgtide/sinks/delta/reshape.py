@@ -47,6 +47,7 @@ class _Reshaping:
         self._wanted = wanted
 
     def run(self, drop: bool) -> None:
+        self._target.enable_types(self._wanted)
         self._set_aside_or_drop(drop)
         self._widen_or_set_aside()
         self._make_room()

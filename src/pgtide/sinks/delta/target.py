@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from pgtide.log.storage import Storage
 from pgtide.sinks.delta.columns import TargetColumn
 from pgtide.sinks.delta.first_commit import create_table
-from pgtide.sinks.target_names import directory
+from pgtide.sinks.directories import directory
 from pgtide.spark.layout import TableName
 from pgtide.spark.sql_text import quoted
 
@@ -25,10 +25,9 @@ MODE_PROPERTY = "pgtide.mode"
 SHAPED_AT_PROPERTY = "pgtide.shaped_at"  # the position from which on it has these columns
 RENAMED_AT_PROPERTY = "pgtide.renamed_at"  # the position of the rename that gave it its name
 PARTLY_PROPERTY = "pgtide.partly"  # the LSN of a transaction that it may have a part of only
+_NTZ = "timestampNtz"
 # What delta-rs reads and writes without loss.
-SHARED_FEATURES = frozenset(
-    {"columnMapping", "timestampNtz", "deletionVectors", "appendOnly", "invariants"}
-)
+SHARED_FEATURES = frozenset({"columnMapping", _NTZ, "deletionVectors", "appendOnly", "invariants"})
 _ALWAYS = {"delta.columnMapping.mode": "name", "delta.enableDeletionVectors": "false"}
 _TXN = "spark.databricks.delta.write"
 
@@ -99,6 +98,7 @@ class Target:
         """
         wanted = {**_ALWAYS, **properties}
         if self.exists():
+            self.enable_types(columns)
             schema = StructType([column.field for column in columns])
             # By path, CREATE OR REPLACE insists on the columns that are there.
             empty = self.spark.createDataFrame([], schema).write.format("delta")
@@ -124,6 +124,15 @@ class Target:
         builder.execute()
         return True
 
+    def enable_types(self, columns: Sequence[TargetColumn]) -> None:
+        """Have the table know what types of columns need that are to be added."""
+        table = self.open()
+        assert table is not None, "asked to change a table that is not there"
+        needed = any("timestamp_ntz" in column.type.simpleString() for column in columns)
+        if needed and _NTZ not in features(table):
+            feature = f"'delta.feature.{_NTZ}' = 'supported'"
+            self.spark.sql(f"ALTER TABLE {self.sql} SET TBLPROPERTIES ({feature})")
+
     def set_properties(self, properties: Mapping[str, str]) -> None:
         """Set properties that are not so already."""
         now = self.properties()
@@ -143,3 +152,9 @@ class Target:
         finally:
             for name in names:
                 self.spark.conf.unset(name)
+
+
+def features(table: DeltaTable) -> set[str]:
+    """What a reader or writer of the table has to know of the protocol."""
+    protocol = table.protocol()
+    return {*(protocol.reader_features or ()), *(protocol.writer_features or ())}

@@ -18,8 +18,8 @@ from pgtide.errors import ConfigError, PipelineError
 from pgtide.rules import TableRules
 from pgtide.rules.cells import Cell
 from pgtide.sinks.delta.columns import LSN, RELATION, SEQ, TargetColumn
-from pgtide.sinks.target_names import target_names
 from pgtide.spark.cells import CellReader
+from pgtide.spark.column_names import target_names
 from pgtide.spark.compaction import Traits, fill, key_names, known_key
 from pgtide.spark.layout import Layout, not_sent
 from pgtide.spark.sql_text import quoted

@@ -1,13 +1,10 @@
-"""Names at a target: of columns, and of tables as parts of a path."""
+"""Names of columns that Spark can tell apart."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 from pgtide.rules.cells import Cell
-
-_PLAIN = re.compile(r"[A-Za-z0-9_.-]")
 
 
 def target_names(cells: Sequence[Cell], reserved: Iterable[str] = ()) -> list[str]:
@@ -25,13 +22,3 @@ def target_names(cells: Sequence[Cell], reserved: Iterable[str] = ()) -> list[st
         taken.add(name.lower())
         names.append(name)
     return names
-
-
-def directory(name: str) -> str:
-    """A name as part of a path: bytes that a path or URL could misread become ``~XX``."""
-    return "".join(
-        char
-        if _PLAIN.fullmatch(char) and name != "." * len(name)
-        else "".join(f"~{byte:02X}" for byte in char.encode())
-        for char in name
-    )

@@ -1,0 +1,25 @@
+"""Names of schemas and tables as parts of a path at a target."""
+
+from __future__ import annotations
+
+import re
+
+# What sinks keep beside the tables: no schema's directory may be called that.
+OWN = "_pgtide"
+LOOSE = "_messages"  # of what belongs to no table
+QUARANTINE = "_quarantine"  # of texts that stand for NULLs
+_RESERVED = (OWN, LOOSE, QUARANTINE)
+
+_PLAIN = re.compile(r"[A-Za-z0-9_.-]")
+
+
+def directory(name: str) -> str:
+    """A name as part of a path: bytes that a path or URL could misread become ``~XX``."""
+    if name in _RESERVED:
+        return f"~{ord(name[0]):02X}{name[1:]}"
+    return "".join(
+        char
+        if _PLAIN.fullmatch(char) and name != "." * len(name)
+        else "".join(f"~{byte:02X}" for byte in char.encode())
+        for char in name
+    )

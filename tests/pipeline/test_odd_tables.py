@@ -1,0 +1,108 @@
+"""Tables that are legal at the source, and odd: mirrors are equal to them nevertheless."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pgtide.config import Config
+from pgtide.errors import TargetError
+from pgtide.pipeline.running import PipelineRun
+from pgtide.pipeline.state import State
+from tests.fixtures.capture import Captured
+
+TABLES = """CREATE TABLE deferred (id int PRIMARY KEY DEFERRABLE, v text);
+ALTER TABLE deferred REPLICA IDENTITY FULL;
+CREATE TABLE floats (id float8 PRIMARY KEY, v int);
+CREATE TABLE words (id int PRIMARY KEY, "null" int, "true" text, "false" int);
+CREATE TABLE arrays (id int[] PRIMARY KEY, v int);
+CREATE TABLE nothing ();
+ALTER TABLE nothing REPLICA IDENTITY FULL;
+CREATE TABLE times (id int PRIMARY KEY, day date);
+CREATE SCHEMA _pgtide;
+CREATE TABLE _pgtide.quarantine (id int PRIMARY KEY, day date);
+"""
+BATCHES = (
+    """INSERT INTO deferred VALUES (1, 'one'), (2, 'two'), (3, 'three');
+INSERT INTO floats VALUES ('NaN', 1), (1, 1);
+INSERT INTO words VALUES (1, 1, 'a', 1), (2, 2, 'b', 2);
+INSERT INTO arrays VALUES ('{1,2}', 1), ('{2}', 1);
+INSERT INTO nothing DEFAULT VALUES;
+INSERT INTO nothing DEFAULT VALUES;
+INSERT INTO times VALUES (1, '2024-02-29');
+INSERT INTO _pgtide.quarantine VALUES (1, 'infinity'), (2, NULL);
+""",
+    """UPDATE deferred SET id = id + 1;
+UPDATE floats SET v = 2;
+UPDATE words SET "null" = 3, "true" = 'c' WHERE id = 1;
+UPDATE arrays SET v = 2 WHERE id = '{2}';
+DELETE FROM nothing WHERE ctid = (SELECT min(ctid) FROM nothing);
+ALTER TABLE times ADD COLUMN at timestamp;
+ALTER TABLE times ALTER day TYPE timestamp;
+INSERT INTO times VALUES (2, '2024-02-29 01:00', '2024-02-29 02:00');
+UPDATE _pgtide.quarantine SET id = 3 WHERE id = 2;
+""",
+    """UPDATE deferred SET id = 10 - id;
+UPDATE floats SET v = 3 WHERE id = 'NaN';
+DELETE FROM words WHERE id = 2;
+DELETE FROM arrays WHERE id = '{2}';
+DROP TABLE _pgtide.quarantine;
+DROP TABLE arrays;
+CREATE TABLE arrays (id timestamp PRIMARY KEY);
+INSERT INTO arrays VALUES ('2024-02-29 01:00');
+""",
+)
+NAMES = ("deferred", "floats", "words", "arrays", "nothing", "times")
+
+
+def run(spark: SparkSession, captured: Captured, **pipeline: Any) -> State:
+    captured.capture()
+    config = Config.model_validate({**captured.settings, "pipelines": {"lake": pipeline}})
+    return PipelineRun(spark, config, "lake").run(until_current=True)
+
+
+def mirror(spark: SparkSession, captured: Captured, schema: str, table: str) -> list[str]:
+    path = captured.directory / "lake" / schema / table
+    frame = spark.read.format("delta").load(str(path))
+    names = [name for name in frame.columns if not name.startswith("_pgtide_")]
+    return sorted(str([*row]) for row in frame.select(*(f"`{n}`" for n in names)).collect())
+
+
+def source(captured: Captured, table: str) -> list[str]:
+    if table == "nothing":  # drivers show no rows of no columns
+        ((rows,),) = captured.execute(f"SELECT count(*) FROM {table}")
+        return ["[]"] * rows
+    return sorted(str([*row]) for row in captured.execute(f"TABLE {table}"))
+
+
+def test_mirrors_of_odd_tables(spark: SparkSession, captured: Captured) -> None:
+    captured.run(TABLES)
+    sink = {"type": "delta", "path": str(captured.directory / "lake")}
+    for number, batch in enumerate(BATCHES):
+        captured.run(batch)
+        state = run(spark, captured, sink=sink, on_unrepresentable="null", on_error="park")
+        assert not state.parked
+        for name in NAMES:
+            assert mirror(spark, captured, "public", name) == source(captured, name), number
+    kept = mirror(spark, captured, "_pgtide", "quarantine")
+    assert [row for row in kept if "'infinity'" in row], "pgtide's own is where it was"
+    assert mirror(spark, captured, "~5Fpgtide", "quarantine") == ["[1, None]", "[3, None]"]
+
+
+def test_two_tables_want_one_view(spark: SparkSession, captured: Captured) -> None:
+    captured.run("CREATE SCHEMA s;\nCREATE TABLE s.a_b (id int PRIMARY KEY);")
+    captured.run("CREATE SCHEMA s_a;\nCREATE TABLE s_a.b (id int PRIMARY KEY);")
+    captured.run("INSERT INTO s.a_b VALUES (1);\n")
+    name = captured.database.name
+    sink = {"type": "delta", "path": str(captured.directory / "lake"), "views": name}
+    run(spark, captured, sink=sink)
+    captured.run("INSERT INTO s_a.b VALUES (2);\n")
+    with pytest.raises(TargetError, match=r"the view .*\.s_a_b shows"):
+        run(spark, captured, sink=sink)
+    assert [row["id"] for row in spark.table(f"`{name}`.s_a_b").collect()] == [1]
+    shutil.rmtree(captured.directory / "lake" / "s")
+    run(spark, captured, sink=sink)
+    assert [row["id"] for row in spark.table(f"`{name}`.s_a_b").collect()] == [2]
