@@ -248,3 +248,16 @@ def test_help_is_quick_and_imports_nothing_heavy() -> None:
 
     # The best of a few: the limit is about our imports, not about a busy machine.
     assert min(seconds() for _ in range(5)) < HELP_LIMIT_S
+
+
+def test_python_m_pgtide() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pgtide", "version", "--json"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "pgtide" in json.loads(done.stdout)
+    wrong = subprocess.run(
+        [sys.executable, "-m", "pgtide", "nonsense"], capture_output=True, text=True
+    )
+    assert wrong.returncode == 2
+    assert "see pgtide --help" in wrong.stderr

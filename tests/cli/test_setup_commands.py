@@ -102,6 +102,37 @@ def test_log_that_cannot_be_made_takes_the_slot_with_it(
     assert "✗ log: " in capsys.readouterr().out
 
 
+def test_sinks_that_cannot_be_written(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (config.parent / "plain").write_text("a file is in the way")
+    sinks = {
+        "lake": {"type": "delta", "path": "plain"},
+        "files": {"type": "file", "path": "plain/below"},
+        "odd": {"type": "delta", "path": "a%20lake"},
+        "fine": {"type": "delta", "path": "new/lake"},
+        "far": {"type": "file", "path": "s3://bucket/files"},
+        "out": {"type": "stdout"},
+    }
+    document = json.loads(config.read_text())
+    document["pipelines"] = {name: {"sink": sink} for name, sink in sinks.items()}
+    config.write_text(json.dumps(document))
+    assert pgtide(config, "init") == 0
+    capsys.readouterr()
+    assert pgtide(config, "check", "--json") == 1
+    checks = json.loads(capsys.readouterr().out)["checks"]
+    found = [check for check in checks if check["level"] == "fail"]
+    assert [check["name"] for check in found] == ["sink"] * 3
+    plain = config.parent / "plain"
+    assert found[0]["message"] == f"lake: {plain} is not a directory"
+    assert found[0]["hint"] == "Correct pipelines.lake.sink.path."
+    assert found[1]["message"] == f"files: {plain} is not a directory"
+    assert found[2]["message"].startswith("odd: ")
+    assert [check["message"] for check in checks if check["name"] == "sink"][3:] == [
+        f"fine: {config.parent / 'new' / 'lake'} is writable"
+    ]
+    assert plain.is_file()
+    assert not (config.parent / "new").exists()
+
+
 def test_log_that_was_moved_away(config: Path, database: Database) -> None:
     assert pgtide(config, "init") == 0
     database.execute(

@@ -117,6 +117,92 @@ def test_a_failure_is_shown_until_it_is_over(call: Any, small_log: Any) -> None:
     assert call("status")[0] == 0
 
 
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        lambda state: b"{",
+        lambda state: b"\xff",
+        lambda state: b"[]",
+        lambda state: state.replace(b'"parked": {}', b'"parked": null'),
+        lambda state: state.replace(b'"withheld": {}', b'"withheld": null'),
+        lambda state: state.replace(b'"rows": 0', b'"rows": "many"'),
+        lambda state: state.replace(b'"position": "0/7D0:1"', b'"position": "here"'),
+        lambda state: state.replace(b'"position": "0/7D0:1"', b'"position": 7'),
+        lambda state: state.replace(b'"rows"', b'"columns"'),
+    ],
+)
+def test_a_state_that_cannot_be_understood(
+    call: Any, small_log: Any, break_it: Callable[[bytes], bytes]
+) -> None:
+    """The other pipelines are shown all the same."""
+    small_log.append([{"lsn": 2000}])
+    for name in ("lake", "pond", "gone"):
+        save(small_log, name, 2000)
+    for name in ("lake", "gone"):
+        path = f"pipelines/{name}/state.json"
+        broken = break_it(small_log.storage.read(path))
+        assert broken != small_log.storage.read(path)
+        small_log.storage.replace(path, broken)
+    code, facts = call("status", "--json")
+    assert (code, facts["ok"]) == (1, False)
+    lake, pond, gone = facts["pipelines"]
+    assert lake["error"]["message"] == "the pipeline's state cannot be understood"
+    assert "pipelines/lake/state.json" in lake["error"]["detail"]
+    assert lake["error"]["hint"].endswith("start over: pgtide replay --pipeline lake")
+    assert (lake["position"], lake["rows"], lake["parked"]) == (None, None, [])
+    assert (pond["position"], pond["error"]) == ("0/7D0:1", None)
+    assert (gone["configured"], gone["error"]["type"]) == (False, "PipelineError")
+    code, text = call("status")
+    assert code == 1
+    assert "✗ pipeline lake: the pipeline's state cannot be understood\n" in text
+    assert "    Restore it, or start over: pgtide replay --pipeline lake\n" in text
+    assert "pipeline lake: never ran" not in text
+    assert "pipeline pond: not running, at 0/7D0:1" in text
+    assert "! pipeline gone: no longer in the configuration, and its state cannot be read" in text
+    code, text = call("resume", "--pipeline", "lake")
+    assert code == 1
+    assert "pgtide replay --pipeline lake" in text
+
+
+def test_a_state_that_cannot_be_read(call: Any, small_log: Any) -> None:
+    small_log.append([{"lsn": 2000}])
+    save(small_log, "pond", 2000)
+    for name in ("lake", "gone"):
+        (Path(small_log.path) / "pipelines" / name / "state.json").mkdir(parents=True)
+    code, facts = call("status", "--json")
+    lake, pond, gone = facts["pipelines"]
+    assert (code, lake["error"]["type"], pond["error"]) == (1, "LogUnavailable", None)
+    assert gone["name"] == "gone"
+    assert call("status")[0] == 1
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff", b"null", b"[]", b'{"message": "no more"}'])
+def test_an_error_that_cannot_be_understood(call: Any, small_log: Any, content: bytes) -> None:
+    small_log.append([{"lsn": 2000}])
+    save(small_log, "lake", 2000)
+    small_log.storage.replace("pipelines/lake/error.json", content)
+    code, facts = call("status", "--json")
+    lake = facts["pipelines"][0]
+    assert (code, lake["position"], lake["last_error"]) == (1, "0/7D0:1", None)
+    assert lake["error"]["message"] == "the pipeline's last error cannot be understood"
+    code, text = call("status")
+    assert code == 1
+    assert "pipeline lake: not running, at 0/7D0:1" in text
+    assert "✗ pipeline lake: the pipeline's last error cannot be understood" in text
+    assert "pgtide run --pipeline lake" in text
+
+
+@pytest.mark.parametrize("name", ["../../evil", "", "a/b"])
+@pytest.mark.parametrize("command", ["run", "resume", "replay"])
+def test_names_that_no_pipeline_has(call: Any, small_log: Any, command: str, name: str) -> None:
+    before = sorted(Path(small_log.path).parent.rglob("*"))
+    code, text = call(command, "--pipeline", name)
+    assert code == 2
+    assert f"there is no pipeline {name!r}" in text
+    assert "The configuration has: lake, pond." in text
+    assert sorted(Path(small_log.path).parent.rglob("*")) == before
+
+
 def test_a_reader_is_forgotten(call: Any, small_log: Any) -> None:
     small_log.append([{"lsn": 2000}])
     parked = Parked(Position(Lsn(500)), "message", "", "", datetime.now(UTC))

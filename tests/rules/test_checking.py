@@ -105,7 +105,8 @@ def test_fine(shapes: list[Shape], tables: Database) -> None:
         ("transform: {column: id, null: true}", "null on id, which is part of the key", ""),
         ("exclude: [id]", "it takes away id, which is part of the key", "keep it"),
         ("include: [email]", "it takes away id, which is part of the key", ""),
-        ("include: [id, mail]", "there is no column mail", "Did you mean email?"),
+        ("include: [id, mail]", "there is no column mail", "Did you mean email? Or say optional"),
+        ("exclude: [zzz]", "there is no column zzz", "Correct the column's name, or say optional"),
         ("rename: {email: id}", "two columns would be called id", ""),
     ],
 )  # fmt: skip

@@ -25,10 +25,10 @@ def command(ctx: typer.Context) -> int:
     """
     invocation = ctx.ensure_object(Invocation)
     config = invocation.config
-    from pgtide.cli.log_probe import probe_log
+    from pgtide.cli.log_probe import check_sinks, probe_log
     from pgtide.postgres.health import run_checks
 
-    checks = run_checks(config, probe_log(config))
+    checks = [*run_checks(config, probe_log(config)), *check_sinks(config)]
     failed = any(check.level == "fail" for check in checks)
     with stdout_may_close():
         if invocation.json:

@@ -1,16 +1,19 @@
-"""A look at the log from the set-up commands: is there one, whose is it, can it be written?"""
+"""A look at the places that are written to: whose is the log, can it and the sinks be written?"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from pgtide.config import Config
+from pgtide.config.sinks import DeltaSettings, FileSettings
 from pgtide.errors import LogMissing, PgtideError
 from pgtide.log.source import LogSource
 from pgtide.log.storage import Storage
 from pgtide.log.writer import LogWriter
 from pgtide.postgres.health import LogProbe
+from pgtide.postgres.verdict import Check, fail, ok
 
 
 def probe_log(config: Config) -> LogProbe:
@@ -24,6 +27,23 @@ def probe_log(config: Config) -> LogProbe:
     except PgtideError as error:
         return LogProbe(path, problem=error.detail or error.message)
     return LogProbe(path, source, problem=_not_writable(Storage(path, config.log.storage)))
+
+
+def check_sinks(config: Config) -> Iterator[Check]:
+    """A line for each sink with a local path, and for each with a path that cannot be used."""
+    for name, pipeline in config.pipelines.items():
+        sink = pipeline.sink
+        if not isinstance(sink, DeltaSettings | FileSettings):
+            continue
+        try:
+            storage = Storage(sink.path, sink.storage)
+            problem = _not_writable(storage)
+        except PgtideError as error:
+            problem = error.detail or error.message
+        if problem:
+            yield fail("sink", f"{name}: {problem}", f"Correct pipelines.{name}.sink.path.")
+        elif storage.local is not None:
+            yield ok("sink", f"{name}: {storage.local} is writable")
 
 
 def _not_writable(storage: Storage) -> str:

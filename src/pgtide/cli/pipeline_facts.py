@@ -5,7 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from pgtide.cli.rendering import error_document
 from pgtide.config import Config
+from pgtide.errors import PgtideError
 from pgtide.log.reader import Log
 from pgtide.log.snapshot import Snapshot
 from pgtide.log.storage import Storage
@@ -65,13 +67,25 @@ def pipeline_documents(config: Config, at: datetime | None) -> list[dict[str, An
 
 
 def _document(storage: Storage, snapshot: Snapshot, name: str, at: datetime) -> dict[str, Any]:
+    """What is broken hides itself only: neither the rest of the pipeline nor other ones."""
     file = StateFile(storage, name)
-    state = file.load()
+    state, last_error, broken = None, None, None
+    try:
+        last_error = file.error()
+    except PgtideError as exc:
+        broken = error_document(exc)
+    try:
+        state = file.load()
+        progress = state_document(state)
+    except PgtideError as exc:
+        broken = error_document(exc)
+        progress = {**state_document(None), "rows": None, "batches": None}
     lag = lag_of(state, snapshot, at) if state is not None else None
     return {
         "running": holder_of(storage, name) is not None if storage.local is not None else None,
-        **state_document(state),
+        **progress,
         "lag_bytes": lag.bytes if lag is not None else None,
         "lag_seconds": lag.seconds if lag is not None else None,
-        "last_error": file.error(),
+        "last_error": last_error,
+        "error": broken,
     }

@@ -101,8 +101,11 @@ def chosen(config: Config, names: Sequence[str]) -> list[str]:
 def known_pipeline(config: Config, name: str) -> None:
     """Refuse a name that the configuration does not have."""
     if name not in config.pipelines:
+        from pgtide.config.model import is_pipeline_name
+
+        shown = name if is_pipeline_name(name) else repr(name)
         known = ", ".join(config.pipelines) or "none"
-        raise ConfigError(f"there is no pipeline {name}", hint=f"The configuration has: {known}.")
+        raise ConfigError(f"there is no pipeline {shown}", hint=f"The configuration has: {known}.")
 
 
 def parked_error(*pipelines: str) -> TableParked:

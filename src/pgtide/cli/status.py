@@ -18,18 +18,20 @@ def command(ctx: typer.Context) -> int:
 
     Exits with 3 when the source cannot be reached; with 1 when there is no log, the slot is
     missing or lost, capture failed, tries again or ended without saying so, or a pipeline
-    failed or has parked tables. Whether capture runs is what the server sees. Rates are
-    measured for one second. JSON: {"ok", "source": {"error"} or {"server_lsn",
-    "wal_bytes_per_second"}, "slot": {"name", "exists", "active", "active_pid", "copied",
-    "wal_status", "retained_bytes", "safe_wal_size", "seconds_to_invalidation", "confirmed",
-    "restart"} or null, "log": {"position", "lag_bytes", "lag_seconds"} or {"error"}, "capture":
-    {"running", "pid", "gear", "events", "events_per_second", "started_at", "updated_at",
-    "last_error"} or null, "pipelines": [{"name", "configured", "running", "position", "rows",
-    "batches", "withheld": {TABLE: events}, "last_batch": {"at", "rows", "seconds"} or null,
-    "parked": [{"table", "position", "since", "message", "detail", "hint"}], "lag_bytes",
-    "lag_seconds", "last_error"}]}. An error is {"type", "message", "detail", "hint",
-    "exit_code"}. "copied": a backlog is read through a temporary copy of the slot. "withheld":
-    what filters and routes have left out. A pipeline's lag is that to the log.
+    failed, has parked tables or a state that cannot be read. Whether capture runs is what the
+    server sees. Rates are measured for one second. JSON: {"ok", "source": {"error"} or
+    {"server_lsn", "wal_bytes_per_second"}, "slot": {"name", "exists", "active", "active_pid",
+    "copied", "wal_status", "retained_bytes", "safe_wal_size", "seconds_to_invalidation",
+    "confirmed", "restart"} or null, "log": {"position", "lag_bytes", "lag_seconds"} or
+    {"error"}, "capture": {"running", "pid", "gear", "events", "events_per_second",
+    "started_at", "updated_at", "last_error"} or null, "pipelines": [{"name", "configured",
+    "running", "position", "rows", "batches", "withheld": {TABLE: events}, "last_batch": {"at",
+    "rows", "seconds"} or null, "parked": [{"table", "position", "since", "message", "detail",
+    "hint"}], "lag_bytes", "lag_seconds", "last_error", "error"}]}. An error is {"type",
+    "message", "detail", "hint", "exit_code"}; a pipeline's is null unless what it keeps in the
+    log cannot be read: what is not known then is null or empty. "copied": a backlog is read
+    through a temporary copy of the slot. "withheld": what filters and routes have left out. A
+    pipeline's lag is that to the log.
 
     \b
     Example:
@@ -128,14 +130,20 @@ def _print_capture(capture: dict[str, Any] | None) -> None:
 
 def _print_pipeline(pipeline: dict[str, Any]) -> None:
     name = pipeline["name"]
+    broken = pipeline["error"]
+    unknown = broken is not None and pipeline["position"] is None
     if not pipeline["configured"]:
-        text = f"pipeline {name}: no longer in the configuration, at {pipeline['position']}"
+        where = "and its state cannot be read" if unknown else f"at {pipeline['position']}"
+        text = f"pipeline {name}: no longer in the configuration, {where}"
         hint = f"The log keeps what it needs. If it is gone: pgtide log forget pipeline.{name}"
         print_line("warn", text, hint)
-    elif pipeline["position"] is None:
+    elif pipeline["position"] is None and not unknown:
         print_line("warn", f"pipeline {name}: never ran", "Run: pgtide run")
-    else:
+    elif not unknown:
         print_line("ok" if pipeline["running"] in (True, None) else "warn", _progress(pipeline))
+    if broken and pipeline["configured"]:
+        hint = "\n".join(filter(None, [broken["detail"], broken["hint"]]))
+        print_line("fail", f"pipeline {name}: {broken['message']}", hint)
     for table in pipeline["parked"]:
         retry = f"Then run: pgtide resume --pipeline {name} --table {table['table']}"
         text = f"pipeline {name} parked {table['table']} at {table['position']}: {table['message']}"

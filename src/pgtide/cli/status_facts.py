@@ -72,7 +72,8 @@ def gather(config: Config) -> dict[str, Any]:
 
 
 def _is_down(pipeline: dict[str, Any]) -> bool:
-    return pipeline["configured"] and bool(pipeline["last_error"] or pipeline["parked"])
+    troubles = (pipeline["error"], pipeline["last_error"], pipeline["parked"])
+    return pipeline["configured"] and any(troubles)
 
 
 def _source(config: Config) -> _Source:

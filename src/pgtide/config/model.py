@@ -6,18 +6,37 @@ a ConnectionString or left out of ``repr``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, PlainValidator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, model_validator
 
 from pgtide.config.connection_string import ConnectionString
 from pgtide.config.patterns import TablePatterns
+from pgtide.config.places import check_places
 from pgtide.config.rules import Route, Rule
-from pgtide.config.section import Section, reporting
+from pgtide.config.section import Section, as_problem, reporting
 from pgtide.config.sinks import Bytes, Options, Seconds, SinkSettings, location
 from pgtide.config.units import parse_duration, parse_size
 from pgtide.errors import ConfigError
+
+# It is part of names of files, of which `pipeline.<name>.parked` may have 100 characters.
+_PIPELINE_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
+
+
+def is_pipeline_name(text: str) -> bool:
+    """Whether a pipeline may be called so."""
+    return _PIPELINE_NAME.fullmatch(text) is not None
+
+
+def _pipeline_name(value: Any) -> Any:
+    if isinstance(value, str) and is_pipeline_name(value):
+        return value
+    hint = "use 1 to 80 ASCII letters, digits, _ and -"
+    if not isinstance(value, str):
+        hint = "put it in quotes: YAML takes it for something else than text"
+    raise ConfigError(f"{value!r} cannot be the name of a pipeline", hint=hint)
 
 
 def _connection_string(value: Any) -> ConnectionString:
@@ -46,6 +65,7 @@ def _at_least(text: str, parse: Callable[[Any], float]) -> AfterValidator:
 
 Url = Annotated[ConnectionString, PlainValidator(reporting(_connection_string))]
 Tables = Annotated[list[str], AfterValidator(reporting(_patterns))]
+PipelineName = Annotated[str, BeforeValidator(reporting(_pipeline_name))]
 
 
 class Source(Section):
@@ -98,7 +118,7 @@ class Spark(Section):
 
 
 class Pipeline(Section):
-    """One way from the log to a target."""
+    """One way from the log to a target. NAME is 1 to 80 ASCII letters, digits, `_` and `-`."""
 
     sink: SinkSettings
     """Type of the target and its own settings."""
@@ -129,4 +149,13 @@ class Config(Section):
     source: Source
     log: Log
     spark: Spark = Spark()
-    pipelines: dict[str, Pipeline] = Field(default={})
+    pipelines: dict[PipelineName, Pipeline] = Field(default={})
+
+    @model_validator(mode="after")
+    def _apart(self) -> Config:
+        sinks = {name: pipeline.sink for name, pipeline in self.pipelines.items()}
+        try:
+            check_places(self.log.path, sinks)
+        except ConfigError as error:
+            raise as_problem(error) from None
+        return self

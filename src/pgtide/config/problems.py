@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from pgtide.config.model import Config
+from pgtide.config.sinks import SinkSettings
 from pgtide.errors import ConfigError
 
 FACTS = {
@@ -18,6 +19,7 @@ FACTS = {
     "list_type": "expected a list",
     "dict_type": "expected a section of key: value",
     "model_type": "expected a section of key: value",
+    "model_attributes_type": "expected a section of key: value",  # where `type` chooses it
     "bool_type": "expected true or false",
     "bool_parsing": "expected true or false",
 }
@@ -40,8 +42,10 @@ def _problem(found: ErrorDetails, root: type[BaseModel]) -> ConfigError:
         case "extra_forbidden":
             return _unknown(found["loc"], where, root)
         case "pgtide":
-            hint, detail = context["hint"], context["detail"]
-            return ConfigError(f"{where}: {found['msg']}", detail=detail, hint=hint)
+            fact = f"{where}: {found['msg']}" if where else found["msg"]
+            return ConfigError(fact, detail=context["detail"], hint=context["hint"])
+        case "union_tag_invalid" | "union_tag_not_found" | "model_attributes_type" as kind:
+            return _sink(where, kind)
         case "literal_error":
             return ConfigError(f"{where}: must be {context['expected']}")
         case "string_pattern_mismatch":
@@ -50,8 +54,28 @@ def _problem(found: ErrorDetails, root: type[BaseModel]) -> ConfigError:
             return ConfigError(f"{where}: {FACTS.get(kind, found['msg'])}")
 
 
+def _sink(where: str, kind: str) -> ConfigError:
+    """The sink's section, the only one that is chosen among several, has no type or a wrong one."""
+    models = get_args(get_args(SinkSettings)[0])
+    *names, last = (f"'{get_args(model.model_fields['type'].annotation)[0]}'" for model in models)
+    types = f"must be {', '.join(names)} or {last}"
+    example = "write for example sink: {type: delta, path: ./lake}"
+    match kind:
+        case "union_tag_invalid":
+            return ConfigError(f"{where}.type: {types}", hint=example)
+        case "union_tag_not_found":
+            return ConfigError(f"{where}.type: {FACTS['missing']}", hint=f"{example}; type {types}")
+        case _:
+            return ConfigError(f"{where}: {FACTS[kind]}", hint=f"{example}; type {types}")
+
+
 def _path(location: tuple[int | str, ...]) -> str:
     """``("pipelines", "lake", "tables", 0)`` as it is written: ``pipelines.lake.tables[0]``."""
+    match location:
+        case (*section, _, "[key]"):  # what is wrong is a name in the section
+            location = tuple(section)
+        case ("pipelines", name, "sink", _, *rest):  # pydantic tells the sink's type as well
+            location = ("pipelines", name, "sink", *rest)
     text = ""
     for part in location:
         text += f"[{part}]" if isinstance(part, int) else f".{part}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -37,6 +37,18 @@ Location = Annotated[str, AfterValidator(reporting(location))]
 Options = Annotated[dict[str, str], BeforeValidator(_option_texts)]
 Seconds = Annotated[float, BeforeValidator(reporting(parse_duration))]
 Bytes = Annotated[int, BeforeValidator(reporting(parse_size))]
+
+
+def _no_effect(section: Section, names: tuple[str, ...], choice: str, wanted: str) -> None:
+    """Refuse settings that only ``choice: wanted`` heeds, unless they say what is so anyway."""
+    chosen = getattr(section, choice)
+    for name in names if chosen != wanted else ():
+        if getattr(section, name) != type(section).model_fields[name].default:
+            problem = ConfigError(
+                f"{name} has no effect with {choice}: {chosen}",
+                hint=f"remove {name}, or set {choice} to {wanted}",
+            )
+            raise as_problem(problem)
 
 
 class PivotSettings(Section):
@@ -81,6 +93,12 @@ class DeltaSettings(Section):
     storage: Options = Field(default={}, repr=False)
     """Options of the object store, as delta-rs names them."""
 
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        _no_effect(self, ("committed_at", "soft_delete", "views"), "mode", "mirror")
+        _no_effect(self, ("pivot",), "mode", "pivot")
+        return self
+
 
 class FileSettings(Section):
     """Files with events, one per batch and table."""
@@ -103,7 +121,7 @@ class FileSettings(Section):
     """Options of the object store, as delta-rs names them."""
 
     @model_validator(mode="after")
-    def _fits(self) -> FileSettings:
+    def _fits(self) -> Self:
         wanted = {"native": ["jsonl", "csv", "parquet"], "pivot": ["csv", "parquet"]}
         formats = wanted.get(self.envelope, ["jsonl"])
         if self.format not in formats:
@@ -112,6 +130,7 @@ class FileSettings(Section):
                 hint=f"set format to {' or '.join(formats)}, or choose another envelope",
             )
             raise as_problem(problem)
+        _no_effect(self, ("pivot",), "envelope", "pivot")
         return self
 
 

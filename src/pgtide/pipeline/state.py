@@ -18,12 +18,21 @@ from typing import Any
 
 from pyarrow import fs
 
-from pgtide.errors import PgtideError, PipelineError, TransientError
+from pgtide.errors import ConfigError, LogUnavailable, PgtideError, PipelineError, TransientError
 from pgtide.log.files import delete, walk
 from pgtide.log.storage import Storage, unavailable
 from pgtide.position import Lsn, Position
 
 PIPELINES = "pipelines"
+# Of a state that is read: one that was edited by hand is refused, not half believed.
+_KINDS = {
+    "incarnation": str,
+    **dict.fromkeys(("version", "chunks_done", "batches", "rows", "batch_rows", "resumed"), int),
+    "stream_began": bool,
+    "batch_seconds": int | float,
+    **dict.fromkeys(("table_rows", "withheld", "parked"), dict),
+}
+_NOTED = ("at", "type", "message", "detail", "hint", "transient")
 
 
 @dataclass(frozen=True)
@@ -103,6 +112,7 @@ class StateFile:
 
     def __init__(self, log: Storage, pipeline: str) -> None:
         self._log = log
+        self._name = pipeline
         self._directory = f"{PIPELINES}/{pipeline}"
 
     @property
@@ -117,12 +127,20 @@ class StateFile:
             return None
         try:
             return _state(json.loads(content))
-        except (ValueError, KeyError, TypeError) as exc:
+        except (ValueError, KeyError, TypeError, AttributeError, ConfigError) as exc:
             raise PipelineError(
-                "a pipeline's state cannot be understood",
+                "the pipeline's state cannot be understood",
                 detail=f"{self._directory}/state.json in the log is not what pgtide writes.",
-                hint="Restore it, or start over: pgtide replay --pipeline NAME",
+                hint=f"Restore it, or start over: pgtide replay --pipeline {self._name}",
             ) from exc
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a state, be it one that cannot be read."""
+        try:
+            return self._log.read(f"{self._directory}/state.json") is not None
+        except LogUnavailable:
+            return True
 
     def save(self, state: State) -> None:
         self._log.replace(f"{self._directory}/state.json", json.dumps(_json(state)).encode())
@@ -176,8 +194,19 @@ class StateFile:
         self._log.replace(f"{self._directory}/error.json", json.dumps(note).encode())
 
     def error(self) -> dict[str, Any] | None:
+        """What ``note_error`` noted; None when there is nothing."""
         content = self._log.read(f"{self._directory}/error.json")
-        return json.loads(content) if content is not None else None
+        if content is None:
+            return None
+        try:
+            note = json.loads(content)
+            return {name: note[name] for name in _NOTED}
+        except (ValueError, KeyError, TypeError) as exc:
+            raise PipelineError(
+                "the pipeline's last error cannot be understood",
+                detail=f"{self._directory}/error.json in the log is not what pgtide writes.",
+                hint=f"It goes when a batch succeeds: pgtide run --pipeline {self._name}",
+            ) from exc
 
     def clear_error(self) -> None:
         delete(self._log, f"{self._directory}/error.json")
@@ -208,7 +237,7 @@ def pipeline_names(log: Storage) -> list[str]:
     except OSError as exc:
         raise unavailable(exc) from exc
     names = (info.base_name for info in infos if info.type == fs.FileType.Directory)
-    return sorted(name for name in names if StateFile(log, name).load() is not None)
+    return sorted(name for name in names if StateFile(log, name).exists)
 
 
 def _json(state: State) -> dict[str, Any]:
@@ -228,6 +257,9 @@ def _json(state: State) -> dict[str, Any]:
 
 
 def _state(fields: dict[str, Any]) -> State:
+    for name, kind in _KINDS.items():
+        if name in fields and not isinstance(fields[name], kind):
+            raise TypeError(name)
     fields["chunks"] = [Lsn(chunk) for chunk in fields["chunks"]]
     fields["position"] = Position.parse(fields["position"])
     for name in ("committed_at", "batch_at"):

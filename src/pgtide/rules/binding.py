@@ -42,11 +42,11 @@ def applies(rule: Rule, known: Collection[str]) -> bool:
         # Where some of several columns are there, the rule applies to those.
         return len(missing) < len(mentioned(rule))
     near = difflib.get_close_matches(missing[0], known, n=1)
-    advice = f"did you mean {near[0]}?" if near else "correct the column's name"
+    advice = f"did you mean {near[0]}? Or" if near else "correct the column's name, or"
     raise ConfigError(
         f"there is no column {missing[0]}",
         detail=f"At this point of the rules the table has: {', '.join(known)}.",
-        hint=f"{advice} Or say optional: true, to skip the rule in rows that do not have it",
+        hint=f"{advice} say optional: true, to skip the rule in rows that do not have it",
     )
 
 

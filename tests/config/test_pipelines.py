@@ -1,0 +1,175 @@
+"""Names, sinks and places of pipelines, as the configuration takes or refuses them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgtide.config import Config, load
+from pgtide.errors import ConfigError
+
+STDOUT: dict[str, Any] = {"type": "stdout"}
+LAKE: dict[str, Any] = {"type": "delta", "path": "./lake"}
+FILES: dict[str, Any] = {"type": "file", "path": "./files"}
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "conf"
+
+
+def loaded(directory: Path, sinks: dict[str, Any], log: str = "./log") -> Config:
+    return load(written(directory, sinks, log), {})
+
+
+def written(directory: Path, sinks: dict[str, Any], log: str = "./log") -> Path:
+    document = {
+        "source": {"url": "host=db"},
+        "log": {"path": log},
+        "pipelines": {name: {"sink": sink} for name, sink in sinks.items()},
+    }
+    directory.mkdir(exist_ok=True)
+    file = directory / "pgtide.yaml"
+    file.write_text(json.dumps(document))
+    return file
+
+
+def refused(directory: Path, sinks: dict[str, Any], log: str = "./log") -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        loaded(directory, sinks, log)
+    return caught.value
+
+
+@pytest.mark.parametrize("name", ["lake", "Lake_2", "a-b", "7", "a" * 80])
+def test_names(directory: Path, name: str) -> None:
+    assert list(loaded(directory, {name: STDOUT}).pipelines) == [name]
+
+
+@pytest.mark.parametrize(
+    "name", ["", " ", "../../evil", "a/b", "lake.parked", ".", "lake\n", "l\u0430ke", "ü", "a" * 81]
+)
+def test_names_that_are_no_file_names(directory: Path, name: str) -> None:
+    error = refused(directory, {name: STDOUT})
+    assert error.message == f"pipelines: {name!r} cannot be the name of a pipeline"
+    assert "ASCII letters, digits, _ and -" in error.hint
+
+
+def test_a_name_that_yaml_takes_for_something_else(directory: Path) -> None:
+    file = written(directory, {"NUMBER": STDOUT})
+    file.write_text(file.read_text().replace('"NUMBER"', "2024"))
+    with pytest.raises(ConfigError, match="pipelines: 2024 cannot be the name of a pipe") as found:
+        load(file, {})
+    assert "in quotes" in found.value.hint
+
+
+@pytest.mark.parametrize(
+    ("sink", "message", "hint"),
+    [
+        ({"type": "kafka"}, ".type: must be 'delta', 'file' or 'stdout'", "sink: {type: delta, p"),
+        ({"type": None}, ".type: must be 'delta', 'file' or 'stdout'", "sink: {type: delta, p"),
+        ({"path": "x"}, ".type: required, but not set", "must be 'delta', 'file' or 'stdout'"),
+        ("delta", ": expected a section of key: value", "sink: {type: delta, path:"),
+        (None, ": expected a section of key: value", "type must be 'delta', 'file' or 'stdout'"),
+        ([LAKE], ": expected a section of key: value", "sink: {type: delta, path:"),
+        ({**LAKE, "mod": "scd2"}, ".mod: unknown", "did you mean pipelines.lake.sink.mode?"),
+        ({**LAKE, "mode": "x"}, ".mode: must be 'mirror', 'history', 'scd2' or 'pivot'", ""),
+        ({"type": "delta"}, ".path: required, but not set", ""),
+        ({**FILES, "pivot": {"keys": []}}, ".pivot.keys: unknown", "lake.sink.pivot.key?"),
+        ({**FILES, "format": "csv", "envelope": "debezium"}, ": envelope debezium cannot", "jsonl"),
+    ],
+)
+def test_wrong_sinks(directory: Path, sink: Any, message: str, hint: str) -> None:
+    error = refused(directory, {"lake": sink})
+    assert error.message.startswith(f"pipelines.lake.sink{message}")
+    assert hint in error.hint
+    assert ".delta" not in error.message + error.hint
+
+
+@pytest.mark.parametrize(
+    ("sink", "message", "hint"),
+    [
+        ({**LAKE, "mode": "history", "soft_delete": True}, "soft_delete", "mode to mirror"),
+        ({**LAKE, "mode": "scd2", "committed_at": True}, "committed_at", "mode to mirror"),
+        ({**LAKE, "mode": "pivot", "views": "shop"}, "views", "mode to mirror"),
+        ({**LAKE, "pivot": {"key": ["id"]}}, "pivot", "mode to pivot"),
+        ({**LAKE, "mode": "history", "pivot": {"fields": "all"}}, "pivot", "mode to pivot"),
+        ({**FILES, "pivot": {"created": "at"}}, "pivot", "envelope to pivot"),
+    ],
+)
+def test_settings_without_effect(directory: Path, sink: Any, message: str, hint: str) -> None:
+    error = refused(directory, {"lake": sink})
+    assert error.message.startswith(f"pipelines.lake.sink: {message} has no effect with ")
+    assert hint in error.hint
+
+
+def test_settings_that_say_what_is_so_anyway(directory: Path) -> None:
+    plain = {**LAKE, "mode": "history", "soft_delete": False, "views": None, "pivot": {}}
+    assert loaded(directory, {"lake": plain}).pipelines["lake"].sink.type == "delta"
+
+
+@pytest.mark.parametrize(
+    ("log", "path", "relation"),
+    [
+        ("./log", "./log", "is"),
+        ("./log", "log/../log/", "is"),
+        ("./log", "./log/lake", "is inside"),
+        ("./tide/log", "./tide", "is around"),
+        ("./log", "..", "is around"),
+        ("./log", "/", "is around"),
+        ("./log", "file://{}/log/x", "is inside"),
+        ("./my log", "file://{}/my%20log", "is"),
+        ("./log", "./link", "is"),
+        ("s3://bucket/log", "s3://bucket/log/", "is"),
+        ("s3://bucket/log", "s3a://bucket/log/lake", "is inside"),
+        ("s3://bucket/tide/log", "s3://bucket", "is around"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["delta", "file"])
+def test_a_sink_keeps_out_of_the_log(
+    directory: Path, log: str, path: str, relation: str, kind: str
+) -> None:
+    directory.mkdir()
+    (directory / "link").symlink_to(directory / "log")
+    error = refused(directory, {"lake": {"type": kind, "path": path.format(directory)}}, log)
+    assert error.message == f"pipelines.lake.sink.path {relation} log.path"
+    assert error.hint
+
+
+@pytest.mark.parametrize(
+    ("log", "path"),
+    [
+        ("./log", "./log2"),
+        ("./log", "s3://bucket/log"),
+        ("s3://bucket/log", "s3://bucket/log-lake"),
+        ("s3://bucket/log", "s3://other/log"),
+        ("s3://bucket/log", "gs://bucket/log"),
+    ],
+)
+def test_a_sink_beside_the_log(directory: Path, log: str, path: str) -> None:
+    assert loaded(directory, {"lake": {"type": "delta", "path": path}}, log)
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        (FILES, {**FILES, "path": "files/"}),
+        (FILES, {**FILES, "path": "./files/more"}),
+        ({**FILES, "path": "."}, FILES),
+        (FILES, {**LAKE, "path": "files"}),
+        ({**FILES, "path": "s3://bucket/a"}, {**FILES, "path": "s3a://bucket/a/"}),
+    ],
+)
+def test_files_have_their_path_alone(directory: Path, one: Any, two: Any) -> None:
+    error = refused(directory, {"one": one, "two": two}, "/log")
+    assert error.message.startswith("pipelines.two.sink.path ")
+    assert error.message.endswith(" pipelines.one.sink.path")
+
+
+def test_paths_that_sinks_may_share(directory: Path) -> None:
+    """Delta tables are told apart by name, and a lake may be below a directory of files."""
+    below = {**LAKE, "path": "./files/lake"}
+    sinks = {"a": LAKE, "b": LAKE, "c": below, "d": FILES, "e": STDOUT, "f": STDOUT}
+    assert list(loaded(directory, sinks).pipelines) == [*sinks]
