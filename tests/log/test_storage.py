@@ -41,7 +41,7 @@ def test_a_path_may_have_any_letters(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a%20b", "a\\b", "a[b", "a^b", "a|b", "a\nb"])
 def test_a_path_that_delta_rs_would_not_find_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match=r"log\.path"):
+    with pytest.raises(ConfigError, match="a path has characters"):
         _create(str(tmp_path / name / "log"))
     assert list(tmp_path.iterdir()) == []
 
