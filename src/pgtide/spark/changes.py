@@ -34,7 +34,7 @@ from pgtide.spark.compaction import Traits, compact
 from pgtide.spark.layout import ROW_OPS, Layout, Policy
 from pgtide.spark.logged_table import LoggedTable
 from pgtide.spark.paths import spark_path
-from pgtide.spark.sql_text import case, literal
+from pgtide.spark.sql_text import case, chosen, literal
 
 EVENT_OPS = (*ROW_OPS, "truncate")
 CHANGE = ("op", "lsn", "seq", "xid", "committed_at")
@@ -207,11 +207,10 @@ def _struct(side: str, cells: list[Cell]) -> Column:
 def _names(indexes: str, layout: Layout) -> Column:
     """Names for indexes of columns; spelled out, because a lambda would not be compiled."""
     found = [
-        case(f"array_contains({indexes}, {index})", literal(column.name))
+        (f"array_contains({indexes}, {index})", literal(column.name))
         for index, column in enumerate(layout.columns)
     ]
-    names = f"array_compact(array({', '.join(found)}))"
-    return F.expr(case(f"{indexes} IS NOT NULL", names))
+    return F.expr(case(f"{indexes} IS NOT NULL", chosen(found, "string")))
 
 
 def _refuse_new_shapes(

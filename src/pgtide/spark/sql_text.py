@@ -7,6 +7,7 @@ each part is several calls into the JVM, a second for a few tables.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import NewType
 
 Sql = NewType("Sql", str)
@@ -41,3 +42,14 @@ def element(array: str, index: int) -> Sql:
 def case(condition: str, value: str, otherwise: str = "NULL") -> Sql:
     """One value or the other."""
     return Sql(f"CASE WHEN {condition} THEN {value} ELSE {otherwise} END")
+
+
+def chosen(values: Iterable[tuple[str, str]], kind: str) -> Sql:
+    """An array of the values, of one type, whose condition is true.
+
+    Not by array_compact, which has a lambda inside: Spark compiles no stage with one as a whole,
+    and copies every row on its way there.
+    """
+    empty = f"CAST(array() AS array<{kind}>)"
+    parts = [case(condition, f"array({value})", empty) for condition, value in values]
+    return Sql(f"flatten(array({', '.join(parts)}))" if parts else empty)
