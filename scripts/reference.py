@@ -12,13 +12,16 @@ from collections.abc import Iterator
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from pgtide.cli import COMMANDS, load_command, run
+from pgtide.config.connection_string import ConnectionString
 from pgtide.config.model import Config
+from pgtide.config.sinks import PivotSettings, SinkSettings
 
 PLACE = Path(__file__).parents[1] / "docs" / "reference"
 NOTICE = "<!-- Written by scripts/reference.py: change the code and run `make docs`. -->"
@@ -81,7 +84,7 @@ def configuration() -> str:
     parts = [NOTICE, "# Configuration", LOADING]
     for title, section in _sections():
         rows = [
-            f"| `{name}` | {_kind(f)} | {_default(f)} | {f.description} |"
+            f"| `{name}` | {_kind(f)} | {_default(f)} | {' '.join((f.description or '').split())} |"
             for name, f in section.model_fields.items()
         ]
         table = "\n".join(["| setting | type | default | meaning |", "|---|---|---|---|", *rows])
@@ -96,26 +99,39 @@ def _sections() -> Iterator[tuple[str, type[BaseModel]]]:
             yield f"{name}.NAME", get_args(annotation)[1]
         else:
             yield name, annotation
+    for sink in get_args(get_args(SinkSettings)[0]):
+        (kind,) = get_args(sink.model_fields["type"].annotation)
+        yield f"pipelines.NAME.sink, type {kind}", sink
+    yield "pipelines.NAME.sink.pivot", PivotSettings
 
 
 def _kind(field: FieldInfo) -> str:
     """The type as a reader of YAML sees it."""
-    annotation: Any = field.annotation
-    names = {float: "duration", int: "size", str: "text", bool: "true, false", str | None: "text"}
+    annotation = _bare(field.annotation)
+    names = {float: "duration", int: "size", str: "text", bool: "true, false"}
+    names[ConnectionString] = "connection string"
     if get_origin(annotation) is Literal:
         return ", ".join(f"`{choice}`" for choice in get_args(annotation))
     if annotation in names:
         return names[annotation]
-    if get_origin(annotation) in (list, dict):
-        return "list" if get_origin(annotation) is list else "section"
-    return "connection string"
+    return "list" if get_origin(annotation) is list else "section"
+
+
+def _bare(annotation: Any) -> Any:
+    """The type itself: without what it may be instead (None) and how it is checked."""
+    if get_origin(annotation) is Annotated:
+        return _bare(get_args(annotation)[0])
+    if isinstance(annotation, UnionType) or get_origin(annotation) is Union:
+        left = [part for part in get_args(annotation) if part is not type(None)]
+        return _bare(left[0]) if len(left) == 1 else annotation
+    return annotation
 
 
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     kind, value = _kind(field), field.default
-    if value is None or value in ({}, []):
+    if value is None or value in ({}, []) or isinstance(value, BaseModel):
         return ""
     if kind == "duration":
         return f"`{_quantity(value, {86400: 'd', 3600: 'h', 1: 's', 0.001: 'ms'})}`"
