@@ -14,7 +14,7 @@ import pytest
 from pgtide.cli import run, run_progress
 from pgtide.cli.run_progress import RunReporter, summary
 from pgtide.config import Config
-from pgtide.errors import TargetError, TargetUnavailable
+from pgtide.errors import PipelineError, TargetError, TargetUnavailable
 from pgtide.log.readers import list_readers
 from pgtide.pipeline.lease import Lease
 from pgtide.pipeline.parking import register
@@ -190,6 +190,18 @@ def test_an_error_that_cannot_be_understood(call: Any, small_log: Any, content: 
     assert "pipeline lake: not running, at 0/7D0:1" in text
     assert "✗ pipeline lake: the pipeline's last error cannot be understood" in text
     assert "pgtide run --pipeline lake" in text
+
+
+@pytest.mark.parametrize("content", [b"{", b"null", b'{"pid": 1}'])
+def test_notes_that_cannot_be_understood(call: Any, small_log: Any, content: bytes) -> None:
+    """One of capture, and one that asks for tables to be resumed."""
+    small_log.storage.replace("capture.json", content)
+    code, text = call("status")
+    assert (code, "capture.json in the log" in text, "Traceback" in text) == (1, True, False)
+    small_log.storage.replace("pipelines/lake/resume/1.json", content)
+    with pytest.raises(PipelineError, match="cannot be understood") as refused:
+        StateFile(small_log.storage, "lake").requests()
+    assert refused.value.hint.startswith("Delete it, then run: pgtide resume --pipeline lake")
 
 
 @pytest.mark.parametrize("name", ["../../evil", "", "a/b"])

@@ -18,7 +18,7 @@ from pgtide.capture.progress import ENDED, FILE, LOCAL_INTERVAL_S, OBJECT_STORE_
 from pgtide.cli.pipeline_facts import pipeline_documents
 from pgtide.cli.rendering import error_document
 from pgtide.config import Config
-from pgtide.errors import PgtideError
+from pgtide.errors import LogError, PgtideError
 from pgtide.log.reader import Log
 from pgtide.log.storage import Storage
 from pgtide.position import Lsn
@@ -27,6 +27,7 @@ from pgtide.postgres.slot import SlotState, capture_pids, read_slot, reading_pid
 
 SAMPLE_SECONDS = 1.0  # between the two looks that rates are taken from
 _OVERDUE = 5  # intervals without a word after which a capture is silent
+_SAID = ("pid", "gear", "events", "events_per_second", "started_at", "updated_at", "last_error")
 
 _SERVER = """
 SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
@@ -154,13 +155,25 @@ def _capture(config: Config, attached: bool | None) -> dict[str, Any] | None:
         return None  # the log's own line says what is wrong
     if content is None:
         return None
-    fields: dict[str, Any] = json.loads(content)
+    try:
+        fields = _said(content)
+    except (ValueError, KeyError, TypeError) as exc:
+        raise LogError(
+            "what capture last said of itself cannot be understood",
+            detail=f"{FILE} in the log is not what pgtide writes.",
+            hint="Delete it: capture writes it anew.",
+        ) from exc
     interval = LOCAL_INTERVAL_S if storage.local is not None else OBJECT_STORE_INTERVAL_S
     silent = datetime.now(UTC) - datetime.fromisoformat(fields["updated_at"])
     fresh = silent.total_seconds() < _OVERDUE * interval
     running = attached if attached is not None else fresh and fields["gear"] not in ENDED
-    wanted = ("gear", "events", "events_per_second", "started_at", "updated_at", "last_error")
-    return {"running": running, "pid": fields["pid"], **{name: fields[name] for name in wanted}}
+    return {"running": running, **fields}
+
+
+def _said(content: bytes) -> dict[str, Any]:
+    fields = json.loads(content)
+    datetime.fromisoformat(fields["updated_at"])
+    return {name: fields[name] for name in _SAID}
 
 
 def _text(lsn: Lsn | None) -> str | None:

@@ -222,8 +222,19 @@ class StateFile:
         for entry in walk(self._log, f"{self._directory}/resume"):
             content = self._log.read(entry.path) if entry.path.endswith(".json") else None
             if content is not None:
-                found.append(Request(entry.path, json.loads(content)["table"]))
+                found.append(Request(entry.path, self._asked(entry.path, content)))
         return found
+
+    def _asked(self, path: str, content: bytes) -> str | None:
+        try:
+            table = json.loads(content)["table"]
+            return None if table is None else str(table)
+        except (ValueError, KeyError, TypeError) as exc:
+            raise PipelineError(
+                "a request to resume tables cannot be understood",
+                detail=f"{path} in the log is not what pgtide writes.",
+                hint=f"Delete it, then run: pgtide resume --pipeline {self._name}",
+            ) from exc
 
     def answered(self, request: Request) -> None:
         delete(self._log, request.path)
