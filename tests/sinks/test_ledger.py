@@ -105,8 +105,8 @@ def test_files_of_another_log_are_refused(tmp_path: Path) -> None:
 def test_storage_that_refuses(tmp_path: Path) -> None:
     """It is the target that has a problem: one that may pass, unless the path is no path."""
     (tmp_path / "file").write_text("in the way")
-    for path in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/nobody/there")):
-        with pytest.raises(TargetError, match="cannot be a directory"):
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(TargetError, match="cannot be used"):
             open_storage(str(path), {})
     storage = open_storage(str(tmp_path / "files"), {})
     (tmp_path / "files" / "_pgtide").write_text("in the way")

@@ -113,3 +113,27 @@ def test_a_table_that_fails_is_parked(
         stopping.run(until_current=True)
     assert stopped.value.detail == "DIVIDE_BY_ZERO while writing public.bad."
     assert printed() == []
+
+
+def test_a_parked_table_keeps_all_of_its_ddl(
+    spark: SparkSession, captured: Captured, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also what comes before the first thing that is done to it, as for a partition."""
+    captured.run("CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY RANGE (id);\n")
+
+    def settings(sql: str) -> dict[str, Any]:
+        rule = {"table": "public.parts", "filter": {"sql": sql}}
+        return {"sink": {"type": "stdout"}, "rules": [rule], "on_error": "park"}
+
+    captured.capture()
+    pipeline(spark, captured, **settings("true")).run(until_current=True)
+    captured.run("CREATE TABLE low PARTITION OF parts FOR VALUES FROM (0) TO (10);\n")
+    captured.run("INSERT INTO parts VALUES (0);\n")
+    captured.capture()
+    state = pipeline(spark, captured, **settings("1 / id > 0")).run(until_current=True)
+    assert set(state.parked) == {"public.parts"}
+    capsys.readouterr()
+    StateFile(Storage(captured.config.log.path), "out").ask_resume(None)
+    pipeline(spark, captured, **settings("id >= 0")).run(until_current=True)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["op"] for line in lines] == ["ddl", "insert"]

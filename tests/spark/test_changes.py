@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import ArrayType, StringType
 
 import pgtide
 from pgtide.position import Position
@@ -36,7 +37,9 @@ def test_changes_and_states(spark: SparkSession, captured: Captured, tmp_path: P
     before = rows_at_source = captured.execute("TABLE t")
     position = captured.log.end
     log = captured.config.log.path
-    found = pgtide.changes(spark, log, "public.t").orderBy("lsn", "seq").collect()
+    frame = pgtide.changes(spark, log, "public.t")
+    assert frame.schema["unchanged"].dataType == ArrayType(StringType(), containsNull=False)
+    found = frame.orderBy("lsn", "seq").collect()
     assert [row["op"] for row in found] == ["insert"] * 9 + ["update"] * 2 + ["delete", "update"]
     assert found[0]["after"]["title"] == "n1"
     assert found[0]["after"]["note"] == 'a "quoted", note'

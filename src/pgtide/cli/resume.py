@@ -26,7 +26,7 @@ def command(
     """Take up tables that a pipeline has parked.
 
     A running pipeline does it between two batches, a stopped one when it starts: the table
-    catches up from the log, exactly once, and then flows with the others. If it fails again
+    catches up from the log, and then flows with the others. If it fails again
     it is parked again. JSON: {"pipeline", "tables": [name], "running"}.
 
     \b

@@ -69,6 +69,11 @@ class Census:
         return max((count.high for count in self.counts), default=None)
 
     @property
+    def low(self) -> Position:
+        """The first position of the batch, which is not empty."""
+        return min(count.low for count in self.counts)
+
+    @property
     def changed(self) -> frozenset[int | None]:
         """The shapes of rows that were updated or deleted."""
         return frozenset(c.shape for c in self.counts if c.op in ("update", "delete"))

@@ -60,7 +60,7 @@ class Delivery:
         batch = replace(batch, parked=frozenset(self.state.parked))
         parking.spread(self.state, batch)
         for failure in self._write(batch):
-            parking.park(self.name, self.state, failure)
+            parking.park(self.name, self.state, failure, batch.census.low)
         delivered = replace(batch, parked=frozenset(self.state.parked))
         self._count(delivered, batch.census, time.monotonic() - began)
 
@@ -142,11 +142,13 @@ class Delivery:
         while resuming.chunks_done < len(resuming.chunks):
             if self.stop.is_set():
                 return
-            failures = self._deliver_missed(resuming)
-            if failures:
-                first = min(failures, key=lambda failure: failure.work.low)
-                parking.park(self.name, state, first, resuming.tables)
+            batch = self._missed(resuming)
+            failures = [] if batch is None else self._write(batch)
+            if batch is not None and failures:
+                parking.park(self.name, state, failures[0], batch.census.low, resuming.tables)
                 break
+            if batch is not None:
+                self._count_tables(batch)
             resuming.chunks_done += 1
             self.file.save(state)
         else:
@@ -157,15 +159,10 @@ class Delivery:
         state.resumed += 1
         self.done(self.file.needed_version(self.state))
 
-    def _deliver_missed(self, resuming: Resuming) -> list[Failure]:
+    def _missed(self, resuming: Resuming) -> Batch | None:
+        """The next part of what parked tables missed, None when it holds nothing."""
         self._shapes = self._log.shapes()
         frame = parking.missed_rows(self._frames, self._log.snapshot(), self._shapes, resuming)
         mark = self._mark(f"resume{self.state.resumed}", resuming.chunks_done)
         batch = self._batch(frame, mark)
-        if batch is None:
-            return []
-        batch = replace(batch, only=frozenset(resuming.tables))
-        failures = self._write(batch)
-        if not failures:
-            self._count_tables(batch)
-        return failures
+        return None if batch is None else replace(batch, only=frozenset(resuming.tables))

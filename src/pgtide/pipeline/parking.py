@@ -56,10 +56,16 @@ def refuse(settings: Pipeline, failures: Sequence[Failure]) -> None:
 
 
 def park(
-    pipeline: str, state: State, failure: Failure, tables: Iterable[str] | None = None
+    pipeline: str,
+    state: State,
+    failure: Failure,
+    at: Position,
+    tables: Iterable[str] | None = None,
 ) -> None:
-    """Set the tables that failed aside; ``tables`` if more than those have to wait."""
-    at = failure.work.low
+    """Set the tables that failed aside; ``tables`` if more than those have to wait.
+
+    ``at`` is where the batch begins: before a table's first step there may be DDL that is none.
+    """
     if tables is None:
         tables = [".".join(table) for table in failure.work.tables]
     error = failure.error

@@ -26,7 +26,7 @@ from pgtide.position import Position
 from pgtide.rules import compile_rules
 from pgtide.shape import Shape
 from pgtide.sinks.delta.lake import name_aside
-from pgtide.sinks.directories import directory
+from pgtide.sinks.directories import table_path
 
 _DELTA_LOG = "_delta_log/"
 
@@ -81,7 +81,7 @@ def _places(pipeline: Pipeline, shapes: Iterable[Shape]) -> list[str]:
         if patterns.matches(schema, table):
             target = compile_rules(pipeline.rules, pipeline.routes, schema, table).target
             targets |= {target, name_aside(target, relation)}
-    return sorted("/".join(directory(part) for part in target) for target in targets)
+    return sorted(map(table_path, targets))
 
 
 def replay(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from pgtide.spark.layout import TableName
+
 # What sinks keep beside the tables: no schema's directory may be called that.
 OWN = "_pgtide"
 LOOSE = "_messages"  # of what belongs to no table
@@ -13,10 +15,16 @@ _RESERVED = (OWN, LOOSE, QUARANTINE)
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]")
 
 
-def directory(name: str) -> str:
+def table_path(table: TableName) -> str:
+    """Where a table is: a directory for the schema, one in it for the table."""
+    schema, name = table
+    if schema in _RESERVED:
+        return f"~{ord(schema[0]):02X}{schema[1:]}/{_directory(name)}"
+    return f"{_directory(schema)}/{_directory(name)}"
+
+
+def _directory(name: str) -> str:
     """A name as part of a path: bytes that a path or URL could misread become ``~XX``."""
-    if name in _RESERVED:
-        return f"~{ord(name[0]):02X}{name[1:]}"
     return "".join(
         char
         if _PLAIN.fullmatch(char) and name != "." * len(name)

@@ -33,7 +33,7 @@ from pgtide.sinks.chunks import (
     ordered_chunks,
 )
 from pgtide.sinks.csv_rows import csv_header, csv_line
-from pgtide.sinks.directories import LOOSE, OWN, QUARANTINE, directory
+from pgtide.sinks.directories import LOOSE, OWN, QUARANTINE, table_path
 from pgtide.sinks.events import (
     Events,
     ddl_events,
@@ -90,9 +90,8 @@ class FileSink:
         self._writers.close()
 
     def _table(self, batch: Batch, table: TableName) -> None:
-        schema, name = (directory(part) for part in table)
-        target = "/".join(directory(part) for part in batch.rules(table).target)
-        ledger = self._ledger(batch, f"{schema}/{name}")
+        target = table_path(batch.rules(table).target)
+        ledger = self._ledger(batch, table_path(table))
         self._publish(batch, ledger, target, self._content(batch, table, ledger.position))
 
     def _content(self, batch: Batch, table: TableName, behind: Position | None) -> Content:
@@ -155,7 +154,9 @@ class FileSink:
             headers[maker.layout] = csv_line(frame.columns[: -len(HIDDEN_ORDER)])
             parts.append(ordered_chunks(frame, maker, rows.rows, total, HIDDEN_ORDER))
             if (values := pivoted.lost()) is not None:
-                lost.append(ordered_chunks(values, JsonMaker(NO_LAYOUT), rows.rows, total))
+                lost.append(
+                    ordered_chunks(values, JsonMaker(NO_LAYOUT, self._most), rows.rows, total)
+                )
         flat = chain.from_iterable
         return Content(flat(parts), headers.__getitem__, flat(lost))
 

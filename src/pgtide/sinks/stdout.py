@@ -15,13 +15,14 @@ from itertools import chain
 from pyspark.sql import SparkSession
 
 from pgtide.config.sinks import StdoutSettings
-from pgtide.errors import TargetClosed
+from pgtide.errors import TargetClosed, TransientError
 from pgtide.pipeline.batch import Batch
 from pgtide.pipeline.parallel import Failure, Writers
 from pgtide.pipeline.parking import refuse
 from pgtide.pipeline.steps import TableWork
 from pgtide.sinks.chunks import Chunk, LineMaker, ordered_chunks
 from pgtide.sinks.events import all_events
+from pgtide.spark.failures import as_pgtide_error
 from pgtide.standard_output import stdout_may_close
 
 
@@ -36,7 +37,9 @@ class StdoutSink:
         try:
             chunks = self._chunks(batch)
             first = next(chunks, None)
-        except Exception:
+        except Exception as error:
+            if isinstance(as_pgtide_error(error, "making events"), TransientError):
+                raise
             # All lines are made before the first is here: nothing has been printed.
             failures = self._failing(batch)
             if not failures:
@@ -55,7 +58,7 @@ class StdoutSink:
             names = frozenset(".".join(table) for table in work.tables)
             next(self._chunks(replace(batch, only=names)), None)
 
-        writers = Writers(batch.spark)
+        writers = Writers(batch.spark, threads=1)
         try:
             return writers.run(batch.work, attempt)
         finally:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pgtide.errors import LogUnavailable, TargetError, TargetUnavailable
 from pgtide.log.storage import Storage
 
-_NEVER = (FileExistsError, NotADirectoryError, FileNotFoundError, PermissionError)
+_NEVER = (FileExistsError, NotADirectoryError, PermissionError)
 
 
 def open_storage(path: str, options: Mapping[str, str]) -> Storage:
@@ -22,7 +22,7 @@ def open_storage(path: str, options: Mapping[str, str]) -> Storage:
     except TargetUnavailable as exc:
         if isinstance(exc.__cause__, _NEVER):
             raise TargetError(
-                f"the path of a sink cannot be a directory: {path}",
+                f"the path of a sink cannot be used: {path}",
                 detail=exc.detail,
                 hint="Name another path in the sink of the pipeline.",
             ) from exc

@@ -34,7 +34,7 @@ from pgtide.spark.compaction import Traits, compact
 from pgtide.spark.layout import ROW_OPS, Layout, Policy
 from pgtide.spark.logged_table import LoggedTable
 from pgtide.spark.paths import spark_path
-from pgtide.spark.sql_text import case, chosen, literal
+from pgtide.spark.sql_text import case, literal, strings_where
 
 EVENT_OPS = (*ROW_OPS, "truncate")
 CHANGE = ("op", "lsn", "seq", "xid", "committed_at")
@@ -210,7 +210,7 @@ def _names(indexes: str, layout: Layout) -> Column:
         (f"array_contains({indexes}, {index})", literal(column.name))
         for index, column in enumerate(layout.columns)
     ]
-    return F.expr(case(f"{indexes} IS NOT NULL", chosen(found, "string")))
+    return F.expr(case(f"{indexes} IS NOT NULL", strings_where(found)))
 
 
 def _refuse_new_shapes(

@@ -23,6 +23,7 @@ _REFUSED = re.compile(rf"({re.escape(MARKER)}|{re.escape(NOT_SENT)}) (.+) at ([0
 _DAMAGED = "a row of the log does not fit its shape"
 _CONFLICTS = ("Concurrent", "ProtocolChangedException", "MetadataChangedException")
 _STORAGE = ("java.net.", "java.io.IOException", "SdkClientException", "NoSuchFileException")
+_LOST = ("SPARK_JOB_CANCELLED", "ExecutorLostFailure", "java.nio.channels.")
 
 # Nothing that pgtide writes itself fails like that.
 _OF_VALUES = ("DIVIDE_BY_ZERO", "INVALID_INPUT", "OVERFLOW", "OUT_OF_RANGE", "INVALID_ARRAY_INDEX")
@@ -44,12 +45,16 @@ def as_pgtide_error(error: BaseException, doing: str) -> PgtideError:
             detail=f"Found while {doing}.",
             hint="The log is damaged: restore it from a backup or start a new one.",
         )
-    if any(name in text for name in (*_CONFLICTS, *_STORAGE)):
+    if any(name in text for name in (*_CONFLICTS, *_STORAGE, *_LOST)):
         return TargetUnavailable(
             "Spark could not read or write", detail=f"{_fact(error)} while {doing}."
         )
     if "JAVA_GATEWAY_EXITED" in text or "Connection refused" in text:
         return EnvironmentMissing("the Java process of Spark is gone", detail=f"While {doing}.")
+    if isinstance(error, OSError):
+        return TargetUnavailable(
+            "storage failed", detail=f"{error.strerror or type(error).__name__} while {doing}."
+        )
     if isinstance(error, DeltaError):
         return PipelineError("delta-rs failed", detail=f"{type(error).__name__} while {doing}.")
     if not isinstance(error, PySparkException | Py4JError):

@@ -44,12 +44,12 @@ def case(condition: str, value: str, otherwise: str = "NULL") -> Sql:
     return Sql(f"CASE WHEN {condition} THEN {value} ELSE {otherwise} END")
 
 
-def chosen(values: Iterable[tuple[str, str]], kind: str) -> Sql:
-    """An array of the values, of one type, whose condition is true.
+def strings_where(values: Iterable[tuple[str, str]]) -> Sql:
+    """An array of the strings, none NULL, whose condition is true: pairs of condition and string.
 
     Not by array_compact, which has a lambda inside: Spark compiles no stage with one as a whole,
     and copies every row on its way there.
     """
-    empty = f"CAST(array() AS array<{kind}>)"
+    empty = "array_remove(array(''), '')"  # a cast would make one that may hold NULL
     parts = [case(condition, f"array({value})", empty) for condition, value in values]
     return Sql(f"flatten(array({', '.join(parts)}))" if parts else empty)

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from pgtide.errors import PipelineError
 from pgtide.pipeline.steps import Rows
-from pgtide.sinks.delta.columns import LSN, SEQ
+from pgtide.sinks.delta.columns import DELETED, LSN, SEQ
 from pgtide.sinks.delta.mirror import GONE, OWN, MirrorPlan
 from pgtide.sinks.delta.reached import Portion
 from pgtide.sinks.delta.target import Target
@@ -79,7 +79,9 @@ def _merge(target: Target, plan: MirrorPlan, portion: Portion, net: DataFrame) -
     data = [name for name in names if name not in OWN]
     rows = _counted(plan.project(net, COUNT), names, data)
     taken = rows.filter(F.col(COUNT) < 0)
-    there = target.frame().groupBy(*map(quoted, data)).agg(F.count("*").alias(THERE))
+    shown = f"{DELETED} IS NOT TRUE" if plan.soft_delete else "true"  # marked while it had a key
+    present = target.frame().filter(shown)
+    there = present.groupBy(*map(quoted, data)).agg(F.count("*").alias(THERE))
     left = (
         taken.alias("s")
         .join(there.alias("t"), _equal("s", "t", data))
@@ -97,7 +99,7 @@ def _merge(target: Target, plan: MirrorPlan, portion: Portion, net: DataFrame) -
             SparkDeltaTable.forPath(target.spark, target.path)
             .alias("t")
             .merge(source.alias("s"), F.col(f"s.{GONE}") & _equal("s", "t", data))
-            .whenMatchedDelete()
+            .whenMatchedDelete(f"t.{shown}" if plan.soft_delete else None)
             .whenNotMatchedInsert(
                 f"NOT s.{GONE}", values={quoted(name): f"s.{quoted(name)}" for name in names}
             )

@@ -116,7 +116,7 @@ class MirrorTable(LakeTable):
     def _show(self, table: TableName, target: Target, plan: MirrorPlan) -> None:
         """A view with the columns of the source and nothing else."""
         if self._settings.views is not None:
-            columns = [column.name for column in plan.columns() if column.name not in OWN]
+            columns = [column for column in plan.columns() if column.name not in OWN]
             view = View(target, self._settings.views, "_".join(self._name(table)))
             view.show(columns, hide_deleted=self._settings.soft_delete)
 

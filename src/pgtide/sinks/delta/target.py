@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from pgtide.log.storage import Storage
 from pgtide.sinks.delta.columns import TargetColumn
 from pgtide.sinks.delta.first_commit import create_table
-from pgtide.sinks.directories import directory
+from pgtide.sinks.directories import table_path
 from pgtide.spark.layout import TableName
 from pgtide.spark.sql_text import quoted
 
@@ -25,9 +25,11 @@ MODE_PROPERTY = "pgtide.mode"
 SHAPED_AT_PROPERTY = "pgtide.shaped_at"  # the position from which on it has these columns
 RENAMED_AT_PROPERTY = "pgtide.renamed_at"  # the position of the rename that gave it its name
 PARTLY_PROPERTY = "pgtide.partly"  # the LSN of a transaction that it may have a part of only
-_NTZ = "timestampNtz"
+_NTZ_FEATURE = "timestampNtz"
 # What delta-rs reads and writes without loss.
-SHARED_FEATURES = frozenset({"columnMapping", _NTZ, "deletionVectors", "appendOnly", "invariants"})
+SHARED_FEATURES = frozenset(
+    {"columnMapping", _NTZ_FEATURE, "deletionVectors", "appendOnly", "invariants"}
+)
 _ALWAYS = {"delta.columnMapping.mode": "name", "delta.enableDeletionVectors": "false"}
 _TXN = "spark.databricks.delta.write"
 
@@ -45,8 +47,7 @@ class Target:
         cls, spark: SparkSession, lake: str, table: TableName, storage: Mapping[str, str]
     ) -> Target:
         """The table's place in a lake."""
-        schema, name = (directory(part) for part in table)
-        return cls(spark, f"{lake.rstrip('/')}/{schema}/{name}", storage)
+        return cls(spark, f"{lake.rstrip('/')}/{table_path(table)}", storage)
 
     # -- what is there --------------------------------------------------------------
 
@@ -129,8 +130,8 @@ class Target:
         table = self.open()
         assert table is not None, "asked to change a table that is not there"
         needed = any("timestamp_ntz" in column.type.simpleString() for column in columns)
-        if needed and _NTZ not in features(table):
-            feature = f"'delta.feature.{_NTZ}' = 'supported'"
+        if needed and _NTZ_FEATURE not in features(table):
+            feature = f"'delta.feature.{_NTZ_FEATURE}' = 'supported'"
             self.spark.sql(f"ALTER TABLE {self.sql} SET TBLPROPERTIES ({feature})")
 
     def set_properties(self, properties: Mapping[str, str]) -> None:

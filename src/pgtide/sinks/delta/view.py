@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
 from pgtide.errors import TargetError
-from pgtide.sinks.delta.columns import DELETED
+from pgtide.sinks.delta.columns import DELETED, TargetColumn
 from pgtide.sinks.delta.target import Target
 from pgtide.spark.sql_text import quoted
 
 TABLE_PROPERTY = "pgtide.table"  # the path of the mirror, quoted as in a URL
-HIDES_PROPERTY = "pgtide.hides_deleted"
+QUERY_PROPERTY = "pgtide.query"  # what it selects and of which types, quoted alike
 
 
 @dataclass(frozen=True)
@@ -23,27 +23,28 @@ class View:
     database: str
     name: str
 
-    def show(self, columns: Sequence[str], *, hide_deleted: bool) -> None:
+    def show(self, columns: Sequence[TargetColumn], *, hide_deleted: bool) -> None:
         """Have it, with these columns."""
         spark, sql = self.target.spark, f"{quoted(self.database)}.{quoted(self.name)}"
+        # Rows from before soft_delete was set have no mark.
+        shown = f" WHERE {DELETED} IS NOT TRUE" if hide_deleted else ""
+        names = ", ".join(quoted(column.name) for column in columns)
+        query = f"SELECT {names} FROM {self.target.sql}{shown}"
+        types = ", ".join(column.type.simpleString() for column in columns)
         wanted = {
             TABLE_PROPERTY: quote(self.target.path),
-            HIDES_PROPERTY: str(hide_deleted).lower(),
+            QUERY_PROPERTY: quote(f"{query} ({types})"),
         }
         if spark.catalog.tableExists(sql):
             rows = spark.sql(f"SHOW TBLPROPERTIES {sql}").collect()
             found = {row["key"]: row["value"] for row in rows}
             self._refuse_shared(found.get(TABLE_PROPERTY))
-            if wanted.items() <= found.items() and spark.table(sql).columns == list(columns):
+            # Not what Spark makes of the view: it cannot read one whose columns are gone.
+            if wanted.items() <= found.items():
                 return
-        # Rows from before soft_delete was set have no mark.
-        shown = f" WHERE {DELETED} IS NOT TRUE" if hide_deleted else ""
         marks = ", ".join(f"'{name}' = '{value}'" for name, value in wanted.items())
         spark.sql(f"CREATE DATABASE IF NOT EXISTS {quoted(self.database)}")
-        spark.sql(
-            f"CREATE OR REPLACE VIEW {sql} TBLPROPERTIES ({marks}) AS "
-            f"SELECT {', '.join(map(quoted, columns))} FROM {self.target.sql}{shown}"
-        )
+        spark.sql(f"CREATE OR REPLACE VIEW {sql} TBLPROPERTIES ({marks}) AS {query}")
 
     def _refuse_shared(self, shown: str | None) -> None:
         """Refuse to replace a view of another table that is there, or of whoever made it."""
@@ -56,5 +57,5 @@ class View:
         raise TargetError(
             f"the view {self.database}.{self.name} shows {whose}",
             detail=f"{self.target.path} is to have a view of this name.",
-            hint="Give the table another name in routes, or leave views out of the sink.",
+            hint="Drop that view, give the table another name in routes, or leave out views.",
         )

@@ -1,0 +1,23 @@
+"""Where tables lie at a target."""
+
+from __future__ import annotations
+
+import pytest
+
+from pgtide.sinks.directories import table_path
+
+
+@pytest.mark.parametrize(
+    ("table", "path"),
+    [
+        (("public", "orders"), "public/orders"),
+        (("a/b", "../x y"), "a~2Fb/..~2Fx~20y"),
+        (("..", "ä"), "~2E~2E/~C3~A4"),
+        # Only a schema could be taken for what pgtide keeps beside them.
+        (("_pgtide", "a"), "~5Fpgtide/a"),
+        (("_messages", "_messages"), "~5Fmessages/_messages"),
+        (("public", "_pgtide"), "public/_pgtide"),
+    ],
+)
+def test_paths_of_tables(table: tuple[str, str], path: str) -> None:
+    assert table_path(table) == path
