@@ -18,7 +18,7 @@ from pgtide.config.places import check_places
 from pgtide.config.rules import Route, Rule
 from pgtide.config.section import Section, as_problem, reporting
 from pgtide.config.sinks import Bytes, Options, Seconds, SinkSettings, location
-from pgtide.config.units import parse_duration, parse_size
+from pgtide.config.units import parse_duration, parse_size, parse_window
 from pgtide.errors import ConfigError
 
 # It is part of names of files, of which `pipeline.<name>.parked` may have 100 characters.
@@ -61,6 +61,11 @@ def _at_least(text: str, parse: Callable[[Any], float]) -> AfterValidator:
         return value
 
     return AfterValidator(reporting(check))
+
+
+def _window(value: str) -> str:
+    parse_window(value)
+    return value
 
 
 Url = Annotated[ConnectionString, PlainValidator(reporting(_connection_string))]
@@ -108,6 +113,21 @@ class Log(Section):
     """Options of the object store, as delta-rs names them."""
 
 
+class History(Section):
+    """How rows that exist already are read: snapshot and refresh."""
+
+    parallelism: int | None = Field(default=None, ge=1, le=256)
+    """Chunks that are read at a time; not set: one per core of Spark, 2 in a refresh."""
+    chunk_rows: int = Field(default=20_000, ge=1, le=1_000_000)
+    """Rows that a chunk of a refresh has at most."""
+    chunk_bytes: Annotated[Bytes, _at_least("64kB", parse_size)] = 64 << 20
+    """Table pages that a chunk of the initial snapshot reads, as in `64MB`."""
+    max_rate: int | None = Field(default=None, ge=1)
+    """Rows a second that a refresh reads at most."""
+    window: Annotated[str, AfterValidator(reporting(_window))] | None = None
+    """Time of day, UTC, in which refreshes read, as in `22:00-06:00`."""
+
+
 class Spark(Section):
     """The Spark session that pipelines run in."""
 
@@ -148,6 +168,7 @@ class Config(Section):
 
     source: Source
     log: Log
+    history: History = History()
     spark: Spark = Spark()
     pipelines: dict[PipelineName, Pipeline] = Field(default={})
 

@@ -1,4 +1,4 @@
-"""Durations and sizes as people write them: ``500ms``, ``7d``, ``16MB``.
+"""Durations, sizes and times of day as people write them: ``500ms``, ``16MB``, ``22:00-06:00``.
 
 A number without a unit is refused: whoever writes ``flush_interval: 500`` means
 milliseconds, and would get more than eight minutes.
@@ -7,6 +7,7 @@ milliseconds, and would get more than eight minutes.
 from __future__ import annotations
 
 import re
+from datetime import time
 
 from pgtide.errors import ConfigError
 
@@ -39,6 +40,18 @@ def parse_size(text: object) -> int:
             hint="write a number and one of B, kB, MB, GB, for example 16MB",
         )
     return int(amount * BYTES[unit])
+
+
+def parse_window(text: str) -> tuple[time, time]:
+    """``"22:00-06:00"`` to its two times of day; the second may be of the next day."""
+    begin, _, end = text.partition("-")
+    try:
+        return time.fromisoformat(begin.strip()), time.fromisoformat(end.strip())
+    except ValueError:
+        raise ConfigError(
+            f"{_shown(text)} is not a time of day from-to",
+            hint="write two times, for example 22:00-06:00",
+        ) from None
 
 
 def _split(text: object) -> tuple[float, str]:
