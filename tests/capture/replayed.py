@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,12 +12,20 @@ from pgtide.position import Position
 Row = dict[str, Any]
 
 
-def replay(events: Iterable[Event], table: str, keys: tuple[str, ...]) -> dict[Any, Row]:
-    """Rows by key; positions must grow, which is what makes the result right."""
-    state: dict[Any, tuple[Position, Row]] = {}
-    last = Position.parse("0/0")
+BEGINNING = Position.parse("0/0")
+
+
+def replay(
+    events: Iterable[Event], table: str, keys: tuple[str, ...], ghosts: Iterable[str] = ()
+) -> dict[Any, Row]:
+    """Rows by key; positions must grow, which is what makes the result right.
+
+    ``ghosts``: keys that the target has from before, and the source has not.
+    """
+    state: dict[Any, tuple[Position, Row]] = {(key,): (BEGINNING, {}) for key in ghosts}
+    last = BEGINNING
     for event in events:
-        assert event.position > last or last == Position.parse("0/0")
+        assert event.position > last
         last = event.position
         if event.table == table:
             _apply(event, state, keys)
@@ -29,7 +36,8 @@ def _apply(event: Event, state: dict[Any, tuple[Position, Row]], keys: tuple[str
     if event.op == "truncate":
         state.clear()
     elif event.op == "sweep":
-        _sweep(json.loads(event.payload or "{}"), state)
+        assert isinstance(event.payload, dict)
+        _sweep(event.payload, state)
     elif event.op == "delete":
         assert event.before is not None
         state.pop(_key(event.before, keys), None)

@@ -81,6 +81,7 @@ class Flow:
         self._buffer = RowBuffer(writer, config.log.buffer, encoder)
         self._counted: dict[str, int] = {}
         self._flush_seconds = 0.0
+        self._awaited_since: float | None = None
         self._publication_touched = False
         self._publications_seen_at = 0.0
         self.committed_at = time.monotonic()  # of the last commit, or of the start
@@ -122,8 +123,9 @@ class Flow:
             done = decoded.messages
             self._buffer.add(decoded, self._decoder.slots)
             self._windows.observe(decoded, self._decoder.slots, self._shapes.by_id)
-            if decoded.watermark is None:
+            if decoded.watermark is None or not self._windows.is_expected(decoded.watermark.token):
                 continue
+            self._awaited_since = self._awaited_since or time.monotonic()
             rows = self._windows.pass_watermark(
                 decoded.watermark, self._decoder, self._shapes, told_of_ddl=self._told_of_ddl
             )
@@ -135,8 +137,9 @@ class Flow:
         now = time.monotonic()
         if until is not None and vouched >= until:
             return vouched > self._writer.position
-        if self._buffer.since is not None:
-            return now - self._buffer.since >= self._interval()
+        since = self._waiting_since()
+        if since is not None:
+            return now - since >= self._interval()
         if vouched <= self._writer.position:
             return False
         # Nothing to log, only a position to vouch for: rarely, or when someone waits for it.
@@ -144,10 +147,16 @@ class Flow:
 
     def patience(self) -> float:
         """How long to wait for the next chunk before asking ``due`` again."""
-        if self._buffer.since is None:
+        since = self._waiting_since()
+        if since is None:
             return LONGEST_WAIT_S
-        left = self._buffer.since + self._interval() - time.monotonic()
+        left = since + self._interval() - time.monotonic()
         return min(max(left, 0.0), LONGEST_WAIT_S)
+
+    def _waiting_since(self) -> float | None:
+        """Since when rows wait for the flush, or somebody for a watermark's place in the log."""
+        times = [at for at in (self._buffer.since, self._awaited_since) if at is not None]
+        return min(times, default=None)
 
     def _interval(self) -> float:
         """As configured; wider when flushing would otherwise eat the time to decode."""
@@ -170,6 +179,7 @@ class Flow:
 
     def flush(self, position: Lsn) -> None:
         """Make everything complete durable, with its position."""
+        self._awaited_since = None
         if not self._buffer.waiting and position <= self._writer.position:
             return
         began = time.monotonic()

@@ -53,9 +53,9 @@ class Receiver:
 
     mode: int  # what the frames are, see libpq
 
-    def __init__(self, pgconn: pq.abc.PGconn, *, naps: int, chunk_bytes: int = CHUNK_BYTES) -> None:
+    def __init__(self, pgconn: pq.abc.PGconn, *, naps: int, chunk_bytes: int | None = None) -> None:
         self._pgconn = pgconn
-        self._chunk_bytes = chunk_bytes
+        self._chunk_bytes = chunk_bytes or CHUNK_BYTES
         self._naps = naps
         self._functions = libpq.Functions()
         # Not in psycopg's protocol class, but in every implementation of it.

@@ -22,10 +22,12 @@ from pgtide.capture.seeding import Seeding
 from pgtide.capture.windows import Windows
 from pgtide.config import Config, TablePatterns
 from pgtide.errors import PgtideError, TransientError
+from pgtide.log.reader import Log
 from pgtide.log.refreshes import Refresh, RefreshStore, Standing
 from pgtide.log.storage import Storage
 from pgtide.position import Lsn
-from pgtide.postgres.connection import connect
+from pgtide.postgres.connection import SqlConnection, connect
+from pgtide.snapshot.incremental import request_everything
 from pgtide.snapshot.key_chunks import KeyedTable, Limits
 from pgtide.snapshot.key_plan import KeyPlan
 from pgtide.snapshot.relations import relations_of
@@ -51,8 +53,12 @@ class Refresher:
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="pgtide-refresh", daemon=True)
 
-    def start(self) -> None:
-        """Begin to look for requests."""
+    def start(self, conn: SqlConnection) -> None:
+        """Begin to look for requests; a new log may want everything that is there."""
+        log, source = self._config.log, self._config.source
+        if source.snapshot == "incremental" and not Log(log.path, log.storage).snapshot().files:
+            # Before the first commit, so that a crash in the middle is made good.
+            request_everything(conn, TablePatterns(source.tables), self._store)
         self._thread.start()
 
     def close(self) -> None:
@@ -165,6 +171,7 @@ class _Service:
         """Refresh each relation, then end it with what replacing takes."""
         url = self._config.source.url.reveal()
         with connect(url, application_name="pgtide refresh") as conn:
+            conn.execute("SET synchronous_commit = local")  # a standby need not have watermarks
             patterns = TablePatterns(self._config.source.tables)
             relations = relations_of(conn, self._request.table, patterns)
             done = relations.index(int(self._place[0])) if self._began(relations) else 0

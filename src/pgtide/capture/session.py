@@ -102,7 +102,7 @@ class CaptureSession:
         self._tick = tick
         try:
             self._until = self._current_position() if until_current else None
-            self._refresher.start()
+            self._refresher.start(self._side)
             while not self._finished():
                 if self._gear() == "bulk":
                     self._progress.gear = "bulk"

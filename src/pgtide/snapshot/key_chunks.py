@@ -17,7 +17,7 @@ import psycopg
 import pyarrow as pa
 from psycopg import IsolationLevel, sql
 
-from pgtide.errors import PrivilegeMissing, SourceError, SourceUnavailable
+from pgtide.errors import PrivilegeMissing, SourceError, SourceUnavailable, TableGone
 from pgtide.log.schema import TEXT_LIST
 from pgtide.postgres.catalog import read_layouts
 from pgtide.postgres.connection import SqlConnection, connect, translate
@@ -31,10 +31,6 @@ Key: TypeAlias = tuple[str, ...]
 
 class ChunkTooLarge(Exception):
     """A chunk has more bytes than fit: it is to be read in smaller parts."""
-
-
-class TableGone(SourceError):
-    """The table was dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +115,15 @@ class KeyedTable:
         )
         with self._translated():
             return self.conn.execute(query).fetchone()
+
+    def try_out(self, chunk: Chunk) -> None:
+        """Have the server look at the query of a chunk, without running it."""
+        shape = self.layout()
+        query = sql.SQL("EXPLAIN SELECT FROM ONLY {} WHERE {}").format(
+            sql.Identifier(shape.schema, shape.table), self._condition(chunk, _keys(shape))
+        )
+        with self._translated():
+            self.conn.execute(query)
 
     def estimate(self) -> int | None:
         """About how many rows the relation has, None when nobody has counted."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pgtide.config.patterns import TablePatterns
-from pgtide.errors import ConfigError
+from pgtide.errors import ConfigError, TableGone
 from pgtide.postgres.catalog import read_layouts, selects
 from pgtide.postgres.connection import SqlConnection
-from pgtide.snapshot.key_chunks import TableGone
 
 
 def relations_of(conn: SqlConnection, table: str, patterns: TablePatterns) -> list[int]:
