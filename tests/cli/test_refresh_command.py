@@ -33,7 +33,7 @@ def call(filled: Captured, capsys: pytest.CaptureFixture[str]) -> Callable[..., 
     def run_command(*arguments: str) -> tuple[int, str]:
         code = run(["-c", str(path), *arguments])
         said = capsys.readouterr()
-        return code, said.out + said.err
+        return code, said.out if "--json" in arguments else said.out + said.err
 
     return run_command
 

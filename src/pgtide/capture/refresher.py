@@ -136,7 +136,7 @@ class Refresher:
             self._store.save(request.id, waiting)
             self._stop.wait(LOOK_INTERVAL_S)
         except PgtideError as error:
-            said = f"{error.message}. {error.detail} {error.hint}".strip()
+            said = " ".join(filter(None, [f"{error.message}.", error.detail, error.hint]))
             logger.error("refresh of %s failed: %s", request.table, said)
             self._store.save(request.id, replace(service.standing, state="failed", message=said))
 
