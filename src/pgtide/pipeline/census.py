@@ -17,14 +17,24 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pgtide.errors import LogError
-from pgtide.pipeline.steps import Dropped, Renamed, Reshaped, Rows, Step, Truncated, position_of
+from pgtide.pipeline.steps import (
+    Dropped,
+    Renamed,
+    Reshaped,
+    Rows,
+    Step,
+    Swept,
+    Truncated,
+    position_of,
+)
 from pgtide.position import Lsn, Position
 from pgtide.shape import Shape
 from pgtide.spark.alignment import missing_values
 from pgtide.spark.compaction import Traits
 from pgtide.spark.layout import ROW_OPS, Layout, TableName
+from pgtide.spark.sweeps import Sweep
 
-BARRIERS = ("truncate", "ddl")
+BARRIERS = ("truncate", "sweep", "ddl")
 
 
 @dataclass(frozen=True)
@@ -48,6 +58,7 @@ class Mark:
     op: str
     shape: int | None
     payload: Mapping[str, Any]
+    committed_at: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +85,11 @@ class Census:
         return min(count.low for count in self.counts)
 
     @property
+    def swept(self) -> bool:
+        """Whether there are sweeps among the rows."""
+        return any(count.op == "sweep" for count in self.counts)
+
+    @property
     def changed(self) -> frozenset[int | None]:
         """The shapes of rows that were updated or deleted."""
         return frozenset(c.shape for c in self.counts if c.op in ("update", "delete"))
@@ -82,7 +98,7 @@ class Census:
 def take_census(batch: DataFrame) -> Census:
     """Count a batch."""
     at = F.struct("lsn", "seq")
-    barrier = F.when(F.col("op").isin(*BARRIERS), F.struct("lsn", "seq", "payload"))
+    barrier = F.when(F.col("op").isin(*BARRIERS), F.struct("lsn", "seq", "payload", "committed_at"))
     found = (
         batch.groupBy("shape", "op")
         .agg(
@@ -112,7 +128,8 @@ def take_census(batch: DataFrame) -> Census:
         )
         for mark in row["barriers"]:
             payload = json.loads(mark["payload"]) if mark["payload"] else {}
-            marks.append(Mark(_position(mark), row["op"], row["shape"], payload))
+            at_time = mark["committed_at"] and mark["committed_at"].astimezone(UTC)
+            marks.append(Mark(_position(mark), row["op"], row["shape"], payload, at_time))
     times = [row["committed_at"] for row in found if row["committed_at"] is not None]
     newest = max(times).astimezone(UTC) if times else None
     ends = max(found, key=lambda row: _position(row["high"]), default=None)
@@ -134,12 +151,24 @@ def _barriers(mark: Mark, shapes: Mapping[int, Shape]) -> Iterator[Step]:
             Layout.of(shape, shapes).table, mark.at, shape.oid if shape.root_oid else None
         )
         return
+    if mark.op == "sweep":
+        yield _swept(mark, shapes)
+        return
     for item in mark.payload.get("dropped", ()):
         # A partition's own rows leave the root with it, which only a new look can tell.
         if item["type"] == "table" and "root" not in item:
             yield Dropped((item["schema"], item["name"]), mark.at)
     for item in mark.payload.get("objects", ()):
         yield from _changed(item, mark.at, shapes)
+
+
+def _swept(mark: Mark, shapes: Mapping[int, Shape]) -> Swept:
+    assert mark.shape is not None
+    shape = shapes[mark.shape]
+    layout = Layout.of(shape, shapes)
+    partition = shape.oid if shape.root_oid else None
+    sweep = Sweep.of(mark.payload, mark.at, partition, mark.committed_at)
+    return Swept(layout.table, mark.at, layout, (sweep,))
 
 
 def _changed(item: Mapping[str, Any], at: Position, shapes: Mapping[int, Shape]) -> Iterator[Step]:
@@ -185,6 +214,8 @@ def _row_steps(
 ) -> Iterator[Rows]:
     cuts: dict[TableName, set[Position]] = {}
     for step in barriers:
+        if isinstance(step, Swept) and not step.cuts:
+            continue
         cuts.setdefault(step.table, set()).add(position_of(step))
     stretches = sorted(_stretches(census, shapes), key=lambda s: (s.layout.table, s.low))
     for table, group in groupby(stretches, key=lambda s: s.layout.table):
@@ -208,7 +239,11 @@ def _stretches(census: Census, shapes: Mapping[int, Shape]) -> Iterator[_Stretch
             layout = Layout.of(shape, shapes)
             unsent = _in_layout(count.unsent, shape, layout)
             traits = Traits(
-                count.old_rows, unsent, updates=count.op == "update", deletes=count.op == "delete"
+                count.old_rows,
+                unsent,
+                updates=count.op == "update",
+                deletes=count.op == "delete",
+                reads=count.op == "read",
             )
             yield _Stretch(layout, (shape,), count.low, count.high, count.rows, traits)
 

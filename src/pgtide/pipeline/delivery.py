@@ -17,6 +17,7 @@ from pgtide.log.storage import Storage
 from pgtide.pipeline import parking
 from pgtide.pipeline.batch import Batch
 from pgtide.pipeline.census import Census, take_census
+from pgtide.pipeline.completion import Completion
 from pgtide.pipeline.parallel import Failure
 from pgtide.pipeline.reading import LogFrames
 from pgtide.pipeline.state import Resuming, State, StateFile, now
@@ -70,7 +71,16 @@ class Delivery:
         if census.high is None:
             return None
         self._know(census)
-        return Batch(self.spark, frame, self._shapes, census, mark, self.settings, self._log.source)
+        return Batch(
+            spark=self.spark,
+            frame=frame,
+            shapes=self._shapes,
+            census=census,
+            mark=mark,
+            settings=self.settings,
+            source=self._log.source,
+            completion=Completion(self.storage),
+        )
 
     def _know(self, census: Census) -> None:
         """See that every shape is known that the batch speaks of, be it without rows as yet."""
@@ -102,6 +112,7 @@ class Delivery:
         for counts, found in (
             (self.state.table_rows, batch.table_rows()),
             (self.state.withheld, withheld(batch)),
+            (self.state.withheld, batch.passed_over),
         ):
             for name, rows in found.items():
                 counts[name] = counts.get(name, 0) + rows
@@ -129,7 +140,7 @@ class Delivery:
                 return
             snapshot = self._log.snapshot()
             start = self.state.parked[tables[0]].position
-            cuts = self._frames.cuts(snapshot, start.lsn, self.settings.batch)
+            cuts = self._frames.cuts(snapshot, start, self.settings.batch)
             self.state.resuming = parking.plan(self.state, tables, cuts)
             self.file.save(self.state)
             self._catch_up()

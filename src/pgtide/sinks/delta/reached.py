@@ -18,7 +18,7 @@ from deltalake import Transaction
 from pyspark.sql import DataFrame
 
 from pgtide.pipeline.batch import Batch
-from pgtide.pipeline.steps import Rows, Step, position_of
+from pgtide.pipeline.steps import Rows, Step, Swept, position_of
 from pgtide.position import Lsn, Position
 from pgtide.sinks.delta.appending import append
 from pgtide.sinks.delta.target import PARTLY_PROPERTY, Target
@@ -86,7 +86,12 @@ def is_cut(batch: Batch, step: Rows, later: Sequence[Step]) -> bool:
     end = step.high.lsn
     if not batch.census.whole and batch.census.high is not None and batch.census.high.lsn == end:
         return True
-    return any(position_of(other).lsn <= end for other in later)
+    return any(position_of(other).lsn <= end for other in later if _waits(other))
+
+
+def _waits(step: Step) -> bool:
+    """Whether a step needs rows behind it to be written after it."""
+    return not isinstance(step, Swept) or step.cuts
 
 
 def _portions(step: Rows) -> list[Portion]:

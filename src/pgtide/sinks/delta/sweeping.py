@@ -1,0 +1,114 @@
+"""Sweeps in lake tables: the rows that they are about, and what is done to those.
+
+Which rows that are is told by positions alone. So a sweep may be done again whenever: rows that
+came or were seen since have later positions, and what it removed is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+
+from delta.tables import DeltaTable as SparkDeltaTable
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType
+
+from pgtide.pipeline.steps import Swept
+from pgtide.sinks.delta.columns import RELATION, existing_columns
+from pgtide.sinks.delta.target import Target
+from pgtide.spark.layout import Layout
+from pgtide.spark.sql_text import Sql, quoted
+from pgtide.spark.sweeps import Sweep, key_rows, typed
+
+Concerned = Callable[[Sweep], Column]
+"""What makes a row one of a sweep's, besides its key and partition: how old it is."""
+
+
+@dataclass(frozen=True)
+class Sweeping:
+    """The sweeps of one step and the table that they are about."""
+
+    target: Target
+    step: Swept
+    names: Mapping[str, str]  # of key columns at the source: what the table calls them
+    concerned: Concerned
+
+    def delete(self) -> None:
+        """Delete the rows."""
+        self._ranges(lambda table, rows: table.delete(rows))
+        for sweep in self._by_keys():
+            self._merge(sweep, None)
+
+    def update(self, values: Callable[[Sweep], Mapping[str, Column]]) -> None:
+        """Set columns of the rows, to what the earliest sweep that is about a row says."""
+        said: dict[str, str | Column] = {}
+        for sweep in reversed(self._by_range()):
+            mine = self._rows(sweep)
+            for name, value in values(sweep).items():
+                said[name] = F.when(mine, value).otherwise(said.get(name, value))
+        self._ranges(lambda table, rows: table.update(rows, said))
+        for sweep in self._by_keys():
+            self._merge(sweep, values(sweep))
+
+    def _ranges(self, change: Callable[[SparkDeltaTable, Column], None]) -> None:
+        """All sweeps of ranges at once."""
+        rows = [self._rows(sweep) for sweep in self._by_range()]
+        if rows:
+            change(self._table(), reduce(Column.__or__, rows))
+
+    def _rows(self, sweep: Sweep) -> Column:
+        key = self._key(0) if self.step.layout.keys else None
+        return self._mine(sweep) & sweep.in_range(self.step.layout, key)
+
+    def _mine(self, sweep: Sweep) -> Column:
+        rows = self.concerned(sweep)
+        return rows if sweep.partition is None else rows & (F.col(RELATION) == sweep.partition)
+
+    def _merge(self, sweep: Sweep, values: Mapping[str, Column] | None) -> None:
+        """One sweep of keys, which may be many: too many to be part of a condition."""
+        names = [f"_pgtide_k{number}" for number in range(len(self.step.layout.keys))]
+        keys = key_rows(self.target.spark, self.step.layout, sweep.keys or (), names)
+        same = [F.col(f"s.{name}") == self._key(at, "t.") for at, name in enumerate(names)]
+        merge = self._table().alias("t").merge(keys.alias("s"), reduce(Column.__and__, same))
+        if values is None:
+            merge.whenMatchedDelete(self._mine(sweep)).execute()
+        else:
+            merge.whenMatchedUpdate(self._mine(sweep), set=dict(values)).execute()
+
+    def _by_range(self) -> list[Sweep]:
+        return [s for s in self.step.sweeps if s.keys is None and self._applies(s)]
+
+    def _by_keys(self) -> list[Sweep]:
+        return [s for s in self.step.sweeps if s.keys is not None and self._applies(s)]
+
+    def _applies(self, sweep: Sweep) -> bool:
+        """Whether the table has the columns: it may have gone on to others since."""
+        there = {column.name for column in existing_columns(self.target.schema)}
+        whole = sweep.low is None and sweep.high is None and sweep.keys is None
+        needed = {self.names.get(name, "") for name in self.step.layout.key_names}
+        return (whole or (bool(needed) and needed <= there)) and (
+            sweep.partition is None or RELATION in there
+        )
+
+    def _key(self, number: int, prefix: str = "") -> Column:
+        """A key column as a value, also where the table keeps it as text."""
+        layout = self.step.layout
+        name = self.names.get(layout.key_names[number], "")
+        codec = typed(layout).codecs[layout.keys[number]]
+        column = Sql(f"{prefix}{quoted(name)}")
+        kept = next(c.type for c in existing_columns(self.target.schema) if c.name == name)
+        as_text = isinstance(kept, StringType) and not isinstance(codec.spark_type, StringType)
+        return F.expr(codec.decode(column)) if as_text else F.col(column)
+
+    def _table(self) -> SparkDeltaTable:
+        return SparkDeltaTable.forPath(self.target.spark, self.target.path)
+
+
+def names_now(target: Target, layout: Layout, names: Mapping[str, str]) -> dict[str, str]:
+    """Key columns by the names that the table has now: it may have been renamed since."""
+    by_attnum = {column.attnum: column.name for column in existing_columns(target.schema)}
+    by_attnum.pop(None, None)
+    numbers = {column.name: column.attnum for column in layout.columns}
+    return {key: by_attnum.get(numbers[key], name) for key, name in names.items()}
