@@ -1,8 +1,8 @@
 """Steps: what a batch does to each table, in order.
 
 A table's rows between two barriers (TRUNCATE, a change of its layout, a rename, a drop) are
-one step, and so is each barrier. A sweep is a step that cuts no rows. Steps of one target follow one another; targets are
-independent of each other unless a rename ties them together.
+one step, and so is each barrier. A sweep is a step that cuts no rows. Steps of one target
+follow one another; targets are independent of each other unless a rename ties them together.
 """
 
 from __future__ import annotations

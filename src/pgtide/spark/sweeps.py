@@ -14,10 +14,12 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StringType
 
 from pgtide.position import Position
+from pgtide.spark.codecs import Codec
 from pgtide.spark.layout import Layout
-from pgtide.spark.sql_text import element, literal
+from pgtide.spark.sql_text import Sql, element, literal
 
 
 @dataclass(frozen=True)
@@ -52,11 +54,15 @@ class Sweep:
             committed_at=committed_at,
         )
 
-    def in_range(self, layout: Layout, key: Column | None) -> Column:
+    @property
+    def whole(self) -> bool:
+        """Whether every row of the table, or of the partition, is meant."""
+        return self.low is None and self.high is None and self.keys is None
+
+    def in_range(self, key: Column | None, codec: Codec) -> Column:
         """Whether the first key column lies in the range; never NULL. ``key`` is its value."""
         if key is None or (self.low is None and self.high is None):
             return F.lit(True)
-        codec = typed(layout).codecs[layout.keys[0]]
         between = F.lit(True)
         if self.low is not None:
             between &= key >= F.expr(codec.decode(literal(self.low)))
@@ -64,20 +70,25 @@ class Sweep:
             between &= key <= F.expr(codec.decode(literal(self.high)))
         return F.coalesce(between, F.lit(False))
 
-
-def key_rows(
-    spark: SparkSession, layout: Layout, keys: Sequence[Sequence[str]], names: Sequence[str]
-) -> DataFrame:
-    """Keys, given as texts, as typed rows with these names."""
-    texts = spark.createDataFrame([(list(key),) for key in keys], "texts array<string>")
-    codecs = [typed(layout).codecs[index] for index in layout.keys]
-    values = [
-        F.expr(codec.decode(element("texts", number))).alias(name)
-        for number, (codec, name) in enumerate(zip(codecs, names, strict=True))
-    ]
-    return texts.select(*values).distinct()
+    def key_rows(
+        self, spark: SparkSession, codecs: Sequence[Codec], names: Sequence[str]
+    ) -> DataFrame:
+        """The keys as typed rows with these names."""
+        texts = spark.createDataFrame([(list(key),) for key in self.keys or ()], "k array<string>")
+        values = [
+            F.expr(codec.decode(element("k", number))).alias(name)
+            for number, (codec, name) in enumerate(zip(codecs, names, strict=True))
+        ]
+        return texts.select(*values).distinct()
 
 
-def typed(layout: Layout) -> Layout:
-    """The layout with values as their types have them."""
-    return layout.under("null")
+def key_codecs(layout: Layout) -> list[Codec]:
+    """How the texts of the key columns become values, whatever the policy."""
+    typed = layout.under("null")
+    return [typed.codecs[index] for index in typed.keys]
+
+
+def key_value(column: Sql, kept: DataType, codec: Codec) -> Column:
+    """A key column as a value, also where the policy keeps its texts."""
+    as_text = isinstance(kept, StringType) and not isinstance(codec.spark_type, StringType)
+    return F.expr(codec.decode(column)) if as_text else F.col(column)

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 
 from delta.tables import DeltaTable as SparkDeltaTable
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType
+from pyspark.sql.types import DataType
 
 from pgtide.pipeline.steps import Swept
 from pgtide.sinks.delta.columns import RELATION, existing_columns
 from pgtide.sinks.delta.target import Target
+from pgtide.spark.codecs import Codec
 from pgtide.spark.layout import Layout
 from pgtide.spark.sql_text import Sql, quoted
-from pgtide.spark.sweeps import Sweep, key_rows, typed
+from pgtide.spark.sweeps import Sweep, key_codecs, key_value
 
 Concerned = Callable[[Sweep], Column]
 """What makes a row one of a sweep's, besides its key and partition: how old it is."""
@@ -59,8 +60,9 @@ class Sweeping:
             change(self._table(), reduce(Column.__or__, rows))
 
     def _rows(self, sweep: Sweep) -> Column:
-        key = self._key(0) if self.step.layout.keys else None
-        return self._mine(sweep) & sweep.in_range(self.step.layout, key)
+        if sweep.whole:
+            return self._mine(sweep)
+        return self._mine(sweep) & sweep.in_range(self._key(0), self._codecs[0])
 
     def _mine(self, sweep: Sweep) -> Column:
         rows = self.concerned(sweep)
@@ -68,8 +70,8 @@ class Sweeping:
 
     def _merge(self, sweep: Sweep, values: Mapping[str, Column] | None) -> None:
         """One sweep of keys, which may be many: too many to be part of a condition."""
-        names = [f"_pgtide_k{number}" for number in range(len(self.step.layout.keys))]
-        keys = key_rows(self.target.spark, self.step.layout, sweep.keys or (), names)
+        names = [f"_pgtide_k{number}" for number in range(len(self._codecs))]
+        keys = sweep.key_rows(self.target.spark, self._codecs, names)
         same = [F.col(f"s.{name}") == self._key(at, "t.") for at, name in enumerate(names)]
         merge = self._table().alias("t").merge(keys.alias("s"), reduce(Column.__and__, same))
         if values is None:
@@ -85,22 +87,23 @@ class Sweeping:
 
     def _applies(self, sweep: Sweep) -> bool:
         """Whether the table has the columns: it may have gone on to others since."""
-        there = {column.name for column in existing_columns(self.target.schema)}
-        whole = sweep.low is None and sweep.high is None and sweep.keys is None
-        needed = {self.names.get(name, "") for name in self.step.layout.key_names}
-        return (whole or (bool(needed) and needed <= there)) and (
-            sweep.partition is None or RELATION in there
-        )
+        keys = {self.names.get(name, "") for name in self.step.layout.key_names}
+        known = sweep.whole or (bool(keys) and keys <= self._kept.keys())
+        return known and (sweep.partition is None or RELATION in self._kept)
+
+    @cached_property
+    def _codecs(self) -> list[Codec]:
+        return key_codecs(self.step.layout)
+
+    @cached_property
+    def _kept(self) -> dict[str, DataType]:
+        """The table's columns as they are now."""
+        return {column.name: column.type for column in existing_columns(self.target.schema)}
 
     def _key(self, number: int, prefix: str = "") -> Column:
-        """A key column as a value, also where the table keeps it as text."""
-        layout = self.step.layout
-        name = self.names.get(layout.key_names[number], "")
-        codec = typed(layout).codecs[layout.keys[number]]
+        name = self.names[self.step.layout.key_names[number]]
         column = Sql(f"{prefix}{quoted(name)}")
-        kept = next(c.type for c in existing_columns(self.target.schema) if c.name == name)
-        as_text = isinstance(kept, StringType) and not isinstance(codec.spark_type, StringType)
-        return F.expr(codec.decode(column)) if as_text else F.col(column)
+        return key_value(column, self._kept[name], self._codecs[number])
 
     def _table(self) -> SparkDeltaTable:
         return SparkDeltaTable.forPath(self.target.spark, self.target.path)
