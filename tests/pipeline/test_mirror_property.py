@@ -2,7 +2,8 @@
 
 Operations are drawn at random: inserts, updates with and without the large value, key changes,
 deletes, truncates and DDL, several in a transaction, some of it rolled back. Between them rows
-are read as a refresh reads them, and tables are swept. A failure prints its seed and the statements.
+are read as a refresh reads them, and tables are swept. A failure prints its seed and the
+statements.
 """
 
 from __future__ import annotations

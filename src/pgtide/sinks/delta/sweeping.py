@@ -6,9 +6,10 @@ came or were seen since have later positions, and what it removed is gone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
+from itertools import groupby
 
 from delta.tables import DeltaTable as SparkDeltaTable
 from pyspark.sql import Column
@@ -38,26 +39,36 @@ class Sweeping:
 
     def delete(self) -> None:
         """Delete the rows."""
-        self._ranges(lambda table, rows: table.delete(rows))
-        for sweep in self._by_keys():
-            self._merge(sweep, None)
+        for sweeps in self._groups():
+            if sweeps[0].keys is None:
+                self._table().delete(self._any(sweeps))
+            else:
+                self._merge(sweeps[0], None)
 
     def update(self, values: Callable[[Sweep], Mapping[str, Column]]) -> None:
         """Set columns of the rows, to what the earliest sweep that is about a row says."""
-        said: dict[str, str | Column] = {}
-        for sweep in reversed(self._by_range()):
-            mine = self._rows(sweep)
-            for name, value in values(sweep).items():
-                said[name] = F.when(mine, value).otherwise(said.get(name, value))
-        self._ranges(lambda table, rows: table.update(rows, said))
-        for sweep in self._by_keys():
-            self._merge(sweep, values(sweep))
+        for sweeps in self._groups():
+            if sweeps[0].keys is not None:
+                self._merge(sweeps[0], values(sweeps[0]))
+                continue
+            said: dict[str, str | Column] = {}
+            for sweep in reversed(sweeps):
+                mine = self._rows(sweep)
+                for name, value in values(sweep).items():
+                    said[name] = F.when(mine, value).otherwise(said.get(name, value))
+            self._table().update(self._any(sweeps), said)
 
-    def _ranges(self, change: Callable[[SparkDeltaTable, Column], None]) -> None:
-        """All sweeps of ranges at once."""
-        rows = [self._rows(sweep) for sweep in self._by_range()]
-        if rows:
-            change(self._table(), reduce(Column.__or__, rows))
+    def _groups(self) -> Iterator[list[Sweep]]:
+        """Sweeps that are done at once, in order: ranges that follow one another."""
+        sweeps = [sweep for sweep in self.step.sweeps if self._applies(sweep)]
+        for by_range, group in groupby(sweeps, key=lambda sweep: sweep.keys is None):
+            if by_range:
+                yield list(group)
+            else:
+                yield from ([sweep] for sweep in group)
+
+    def _any(self, sweeps: Sequence[Sweep]) -> Column:
+        return reduce(Column.__or__, map(self._rows, sweeps))
 
     def _rows(self, sweep: Sweep) -> Column:
         if sweep.whole:
@@ -78,12 +89,6 @@ class Sweeping:
             merge.whenMatchedDelete(self._mine(sweep)).execute()
         else:
             merge.whenMatchedUpdate(self._mine(sweep), set=dict(values)).execute()
-
-    def _by_range(self) -> list[Sweep]:
-        return [s for s in self.step.sweeps if s.keys is None and self._applies(s)]
-
-    def _by_keys(self) -> list[Sweep]:
-        return [s for s in self.step.sweeps if s.keys is not None and self._applies(s)]
 
     def _applies(self, sweep: Sweep) -> bool:
         """Whether the table has the columns: it may have gone on to others since."""
