@@ -20,6 +20,7 @@ from pgtide.sinks.delta.merging import Merge, fill, merge
 from pgtide.sinks.delta.mirror import OWN, MirrorPlan
 from pgtide.sinks.delta.quarantine import NOT_SENT
 from pgtide.sinks.delta.reached import writes
+from pgtide.sinks.delta.snapshot_rows import snapshot_marks
 from pgtide.sinks.delta.sweeping import Sweeping, names_now
 from pgtide.sinks.delta.target import Target
 from pgtide.sinks.delta.unsent import Completing, first_position, may_lack_values
@@ -75,8 +76,9 @@ class MirrorTable(LakeTable):
         rows = plan.rows(state, step.traits)
         job = Merge(rows, list(plan.keys()), columns, self._settings.soft_delete)
         with self._completed(target, job, step) as job:
-            if not table.file_uris():
-                fill(target, job, app_id, version)
+            marks = snapshot_marks(self._batch, target, step)
+            if marks is not None:
+                fill(target, job, app_id, version, marks)
             else:
                 merge(target, table, job, step.count, app_id, version)
 

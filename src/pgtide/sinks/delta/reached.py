@@ -41,9 +41,9 @@ class Portion:
         if self.partial:
             target.set_properties({PARTLY_PROPERTY: str(self.step.high.lsn)})
 
-    def append(self, target: Target, rows: DataFrame) -> None:
+    def append(self, target: Target, rows: DataFrame, marks: Sequence[Transaction] = ()) -> None:
         """Write rows of the table."""
-        append(target, rows, Transaction(self.app_id, self.version))
+        append(target, rows, Transaction(self.app_id, self.version), marks)
 
 
 def writes(

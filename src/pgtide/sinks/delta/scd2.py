@@ -18,6 +18,7 @@ from pgtide.sinks.delta.columns import LSN, RELATION, SEQ, earlier
 from pgtide.sinks.delta.lake_table import LakeTable, shaped_by
 from pgtide.sinks.delta.mirror import newer
 from pgtide.sinks.delta.reached import REACHED, Portion, writes
+from pgtide.sinks.delta.snapshot_rows import snapshot_marks
 from pgtide.sinks.delta.sweeping import Sweeping, names_now
 from pgtide.sinks.delta.target import Target
 from pgtide.sinks.delta.unsent import may_lack_values
@@ -88,12 +89,15 @@ class VersionsTable(LakeTable):
     def _change(
         self, target: Target, plan: VersionsPlan, portion: Portion, events: DataFrame
     ) -> None:
-        changes = plan.changes(events, portion.step.traits, target.frame())
-        table = target.open()
-        if table is not None and table.file_uris():
+        traits = portion.step.traits
+        marks = snapshot_marks(self._batch, target, portion.step)
+        if marks:
+            traits = replace(traits, reads=False)  # there is no version that they could confirm
+        changes = plan.changes(events, traits, target.frame())
+        if marks is None:
             self._merge(target, changes, plan.keys(), portion)
         else:
-            portion.append(target, changes.filter(f"NOT {CLOSES}").drop(CLOSES))
+            portion.append(target, changes.filter(f"NOT {CLOSES}").drop(CLOSES), marks)
 
     def _merge(self, target: Target, changes: DataFrame, keys: list[str], portion: Portion) -> None:
         same = " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in keys)
