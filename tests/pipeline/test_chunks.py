@@ -12,8 +12,9 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from pgtide.config import Config
-from pgtide.errors import TargetUnavailable
+from pgtide.errors import LogError, TargetUnavailable
 from pgtide.log.storage import Storage
+from pgtide.log.writer import LogWriter
 from pgtide.pipeline import delivery
 from pgtide.pipeline.running import PipelineRun
 from pgtide.pipeline.state import State, StateFile
@@ -132,6 +133,46 @@ def test_a_snapshot_and_a_large_transaction_in_parts(
         run_through(spark, config)
         wanted["u"].append((1000, "insert"))
         assert found(spark, captured, kind) == wanted
+
+
+@pytest.mark.parametrize("kind", ["mirror", "history"])
+def test_a_snapshot_that_comes_by_the_stream(
+    spark: SparkSession, captured: Captured, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Files of one commit, a batch each; then one of them is named in the wrong place."""
+    captured.run("CREATE TABLE t (id int PRIMARY KEY);\nCREATE TABLE u (id int PRIMARY KEY);\n")
+    captured.run("INSERT INTO u VALUES (1000)")
+    captured.capture()
+    config = configure(captured, kind)
+    tiny = config.pipelines[NAME].model_copy(update={"batch": 1})
+    config = config.model_copy(update={"pipelines": {NAME: tiny}})
+    PipelineRun(spark, config, NAME).run(until_current=True)
+    history = HistoryRows(captured)
+    captured.execute("INSERT INTO t SELECT generate_series(1, 90)")
+    history.snapshot("t", "u", chunk_rows=30)
+    with monkeypatch.context() as patch:
+        Stopping(patch)
+        sizes = run_through(spark, config)
+    assert len(sizes) == 5 + 1, "a file each, and the transaction"
+    told = kind == "history"
+    both = ["insert", "read"] if told else [None]
+    wanted = {
+        "t": sorted((n, op) for n in range(1, 91) for op in both),
+        "u": [(1000, op) for op in both],
+    }
+    assert found(spark, captured, kind) == wanted
+
+    monkeypatch.setattr(LogWriter, "commit", reversed_commit)
+    history.snapshot("t", chunk_rows=30)
+    with pytest.raises(LogError, match="out of order"):
+        PipelineRun(spark, config, NAME).run(until_current=True)
+
+
+_commit = LogWriter.commit
+
+
+def reversed_commit(self: LogWriter, parts: list[Any], position: Lsn, timeline: int) -> None:
+    _commit(self, parts[::-1], position, timeline)
 
 
 def test_bounds_of_an_older_state(captured: Captured) -> None:

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pgtide.capture.faults import fault
 from pgtide.config.model import Pipeline
+from pgtide.errors import LogError
 from pgtide.log.reader import Log
 from pgtide.log.storage import Storage
 from pgtide.pipeline import parking
@@ -58,12 +59,29 @@ class Delivery:
         batch = self._batch(frame, self._mark(phase, number))
         if batch is None:
             return
+        if phase == "stream":
+            self._refuse_disorder(batch.census, number)
         batch = replace(batch, parked=frozenset(self.state.parked))
         parking.spread(self.state, batch)
         for failure in self._write(batch):
             parking.park(self.name, self.state, failure, batch.census.low)
         delivered = replace(batch, parked=frozenset(self.state.parked))
         self._count(delivered, batch.census, time.monotonic() - began)
+        if phase == "stream":
+            self.state.stream_batch = number
+
+    def _refuse_disorder(self, census: Census, number: int) -> None:
+        """Stop when a new batch begins before what was delivered: sinks would pass over it.
+
+        Delta's stream takes the files of a commit as the commit names them.
+        """
+        last = self.state.stream_batch
+        if 0 <= last < number and census.low < self.state.position:
+            raise LogError(
+                "rows of the log came out of order",
+                detail=f"A batch begins at {census.low}, {self.state.position} was reached before.",
+                hint=f"Build the target anew: pgtide replay --pipeline {self.name}",
+            )
 
     def _batch(self, frame: DataFrame, mark: Mark) -> Batch | None:
         """The rows with what they do, None when there are none."""

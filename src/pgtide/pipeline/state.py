@@ -27,7 +27,8 @@ PIPELINES = "pipelines"
 # Of a state that is read: one that was edited by hand is refused, not half believed.
 _KINDS = {
     "incarnation": str,
-    **dict.fromkeys(("version", "chunks_done", "batches", "rows", "batch_rows", "resumed"), int),
+    **dict.fromkeys(("version", "chunks_done", "stream_batch", "batches", "rows"), int),
+    **dict.fromkeys(("batch_rows", "resumed"), int),
     "stream_began": bool,
     "batch_seconds": int | float,
     **dict.fromkeys(("table_rows", "withheld", "parked"), dict),
@@ -75,6 +76,7 @@ class State:
     position: Position  # the first position that is not done
     chunks_done: int = 0
     stream_began: bool = False  # batches of the stream may have been written
+    stream_batch: int = -1  # the last one that was delivered
     batches: int = 0
     rows: int = 0
     committed_at: datetime | None = None  # of the newest change that was delivered
@@ -99,7 +101,7 @@ class State:
         """
         self.incarnation = secrets.token_hex(8)
         self.version, self.chunks, self.chunks_done = version, chunks, 0
-        self.stream_began = False
+        self.stream_began, self.stream_batch = False, -1
 
     @property
     def boundary(self) -> Lsn:

@@ -160,6 +160,8 @@ class MirrorTable(LakeTable):
         plan = self._plan(step.table, step.layout)
         target = self._lake.target(self._name(step.table), step.layout.shape.oid)
         soft = self._settings.soft_delete and bool(plan.layout.keys)
+        if soft and DELETED not in target.schema.names:
+            target.spark.sql(f"ALTER TABLE {target.sql} ADD COLUMNS ({DELETED} boolean)")
         names = dict(zip(step.layout.key_names, plan.keys(), strict=True))
         shown = F.col(DELETED).isNull() | ~F.col(DELETED) if soft else F.lit(True)
         sweeping = Sweeping(
