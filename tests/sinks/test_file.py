@@ -256,7 +256,7 @@ def test_reads_and_no_sweeps(spark: SparkSession, captured: Captured) -> None:
     for table, wanted in (("t", [("c", "a"), ("r", "a")]), ("u", [("c", "u"), ("r", "u")])):
         events = [e for e in json_events(path / "public" / table) if e["op"] != "m"]
         assert [(event["op"], event["after"]["name"]) for event in events] == wanted
-        assert [event["source"]["snapshot"] for event in events] == ["false", "true"]
+        assert [event["source"]["snapshot"] for event in events] == ["false", "incremental"]
     state = StateFile(Storage(captured.config.log.path), NAME).load()
     assert state is not None
     assert state.withheld == {"public.t": 2}

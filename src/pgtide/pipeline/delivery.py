@@ -14,6 +14,7 @@ from pgtide.capture.faults import fault
 from pgtide.config.model import Pipeline
 from pgtide.errors import LogError
 from pgtide.log.reader import Log
+from pgtide.log.source import LogSource
 from pgtide.log.storage import Storage
 from pgtide.pipeline import parking
 from pgtide.pipeline.batch import Batch
@@ -96,9 +97,14 @@ class Delivery:
             census=census,
             mark=mark,
             settings=self.settings,
-            source=self._log.source,
+            source=self._source(census),
             completion=Completion(self.storage),
         )
+
+    def _source(self, census: Census) -> LogSource:
+        """The log's source; where rows were read, with what it says about snapshots now."""
+        read = any(count.op == "read" for count in census.counts)
+        return self._log.snapshot().source if read else self._log.source
 
     def _know(self, census: Census) -> None:
         """See that every shape is known that the batch speaks of, be it without rows as yet."""
