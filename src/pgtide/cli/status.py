@@ -33,8 +33,8 @@ def command(ctx: typer.Context) -> int:
     or failed, as pgtide refresh --list shows them}. An error is {"type", "message", "detail",
     "hint", "exit_code"}; a pipeline's is null unless what it keeps in the
     log cannot be read: what is not known then is null or empty. "copied": a backlog is read
-    through a temporary copy of the slot. "withheld": what filters and routes have left out. A
-    pipeline's lag is that to the log.
+    through a temporary copy of the slot. "withheld": what filters and routes have left out,
+    and updates of rows that a refresh has yet to bring. A pipeline's lag is that to the log.
 
     \b
     Example:
@@ -171,5 +171,5 @@ def _progress(pipeline: dict[str, Any]) -> str:
     if batch := pipeline["last_batch"]:
         text += f"; last batch {batch['at']}, {batch['rows']} rows in {batch['seconds']:.1f} s"
     if withheld := sum(pipeline["withheld"].values()):
-        text += f"; rules left out {withheld} events"
+        text += f"; {withheld} events left out"
     return text
