@@ -31,12 +31,15 @@ from pgtide.capture.stream import advance
 from pgtide.config import Config, TablePatterns
 from pgtide.config.units import parse_window
 from pgtide.errors import LogError, SlotBusy
+from pgtide.log.schema import CHANGES
 from pgtide.log.shapes import ShapeStore
 from pgtide.log.snapshot import newest_snapshot
 from pgtide.log.source import history_app_id
 from pgtide.log.storage import Storage
 from pgtide.position import Lsn
 from pgtide.postgres.connection import SqlConnection, connect, translate
+from pgtide.postgres.publication import publication_names
+from pgtide.postgres.slot import capture_pids
 from pgtide.snapshot.chunks import Chunk, plan_chunks, units
 from pgtide.snapshot.conditions import check_conditions, check_patterns
 from pgtide.snapshot.ending import Ending
@@ -64,6 +67,41 @@ class Request:
     @property
     def whole(self) -> bool:
         return not self.tables and not self.where
+
+
+def requested(
+    conn: SqlConnection, config: Config, request: Request, publications: Sequence[str]
+) -> Selection:
+    """The tables that a request means; raises if it means none, or the role may not read them."""
+    patterns = [TablePatterns(config.source.tables)]
+    if request.tables:
+        patterns.append(TablePatterns(request.tables))
+    selection = select_tables(conn, publications, patterns, request.where or {})
+    if request.tables:
+        check_patterns(patterns[-1], selection)
+    check_conditions(conn, request.where or {}, selection)
+    return selection
+
+
+def check_request(config: Config, request: Request) -> Selection:
+    """The same before Spark has started, and that nobody captures: the usual errors come fast."""
+    slot = config.source.slot
+    newest_snapshot(Storage(config.log.path, config.log.storage).child(CHANGES))
+    with connect(config.source.url.reveal(), application_name=APPLICATION) as conn:
+        try:
+            if capture_pids(conn, slot):
+                raise _busy()
+            return requested(conn, config, request, publication_names(conn, slot))
+        except psycopg.Error as exc:
+            raise translate(exc) from exc
+
+
+def _busy() -> SlotBusy:
+    return SlotBusy(
+        "a capture is running",
+        detail="A snapshot needs the slot for itself.",
+        hint="While it runs, read tables again with: pgtide refresh TABLE",
+    )
 
 
 class InitialSnapshot:
@@ -101,8 +139,12 @@ class InitialSnapshot:
         log = newest_snapshot(session.writer.storage)
         fresh = log.empty and self._request.whole
         publications = session.start.stream.publications
+
+        def select(conn: SqlConnection) -> Selection:
+            return requested(conn, self._config, self._request, publications)
+
         self._say("locking")
-        with Keeper(url, lambda conn: self._select(conn, publications), self._stop) as keeper:
+        with Keeper(url, select, self._stop) as keeper:
             held = keeper.held
             if held is None or self._stop.is_set():
                 return False
@@ -141,23 +183,8 @@ class InitialSnapshot:
                 return CaptureSession(self._config, Progress(), self._stop, "bulk").__enter__()
             except SlotBusy as exc:
                 if time.monotonic() > deadline:
-                    raise SlotBusy(
-                        "a capture is running",
-                        detail="A snapshot needs the slot for itself.",
-                        hint="While it runs, read tables again with: pgtide refresh TABLE",
-                    ) from exc
+                    raise _busy() from exc
                 self._stop.wait(0.2)
-
-    def _select(self, conn: SqlConnection, publications: Sequence[str]) -> Selection:
-        request = self._request
-        patterns = [TablePatterns(self._config.source.tables)]
-        if request.tables:
-            patterns.append(TablePatterns(request.tables))
-        selection = select_tables(conn, publications, patterns, request.where or {})
-        if request.tables:
-            check_patterns(patterns[-1], selection)
-        check_conditions(conn, request.where or {}, selection)
-        return selection
 
     def _catch_up(self, session: CaptureSession, point: Lsn) -> None:
         """Bring the log to C, so that what is read there comes behind all that it has."""
