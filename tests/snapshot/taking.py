@@ -64,11 +64,8 @@ def state(captured: Captured, table: str) -> dict[str, list[str | None]]:
         old = held.pop(key, None)
         if after is not None:
             unsent = row["unchanged"] or []
-            assert not unsent or old is not None, "an unsent value has an older one"
             held[after[0]] = [
-                old[index] if old is not None and index in unsent else value
+                (old[index] if old is not None else "not sent") if index in unsent else value
                 for index, value in enumerate(after)
             ]
-        else:
-            assert old is not None, "a deleted row was there"
     return held

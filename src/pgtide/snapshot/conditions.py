@@ -62,7 +62,9 @@ def check_conditions(conn: SqlConnection, where: Mapping[str, str], selection: S
         )
         try:
             conn.execute(query)
-        except psycopg.errors.SyntaxErrorOrAccessRuleViolation as exc:
+        except psycopg.Error as exc:
+            if not (exc.sqlstate or "").startswith("42"):  # syntax error or access rule violation
+                raise
             raise ConfigError(
                 f"the condition for {name} is not understood",
                 detail=f"{exc.diag.message_primary}.",

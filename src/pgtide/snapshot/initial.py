@@ -43,7 +43,7 @@ from pgtide.postgres.slot import capture_pids
 from pgtide.snapshot.chunks import Chunk, plan_chunks, units
 from pgtide.snapshot.conditions import check_conditions, check_patterns
 from pgtide.snapshot.ending import Ending
-from pgtide.snapshot.keeper import Held, Keeper
+from pgtide.snapshot.keeper import LOCK_TIMEOUT, Held, Keeper, no_timeouts, not_free
 from pgtide.snapshot.progress import OnProgress, SnapshotProgress, Stage
 from pgtide.snapshot.tables import Selection, select_tables
 from pgtide.snapshot.task import Copier, Outcome
@@ -91,7 +91,10 @@ def check_request(config: Config, request: Request) -> Selection:
         try:
             if capture_pids(conn, slot):
                 raise _busy()
+            no_timeouts(conn, lock_timeout=LOCK_TIMEOUT)
             return requested(conn, config, request, publication_names(conn, slot))
+        except psycopg.errors.LockNotAvailable as exc:
+            raise not_free() from exc
         except psycopg.Error as exc:
             raise translate(exc) from exc
 

@@ -11,7 +11,9 @@ before it is in the snapshot, everything else is in the stream behind it.
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -31,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 APPLICATION = "pgtide snapshot"
 LOCK_TIMEOUT = "30s"
+TRANSACTION_TIMEOUT_VERSION = 170_000
 LOCKS_AT_ONCE = 500  # tables in one LOCK statement
 TRIES = 10  # while tables are created and dropped under our hands
 POLL_S = 0.25
@@ -90,14 +93,36 @@ class Keeper:
 
     def _try(self) -> Held | None:
         """One attempt; None if the tables are others than those that were locked."""
-        seen = self._select(self.conn)
-        # LOCK and SET take no snapshot, so one can still be imported.
-        self.conn.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        self._no_timeouts()
-        if not self._lock(seen):
+        no_timeouts(self.conn, lock_timeout=LOCK_TIMEOUT)
+        try:
+            seen = self._select(self.conn)  # the server locks tables to tell what it publishes
+            # LOCK takes no snapshot, so one can still be imported.
+            self.conn.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            self._lock(seen)
+        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+            self.conn.execute("ROLLBACK")
+            return None  # one is gone
+        except psycopg.errors.LockNotAvailable as exc:
+            raise not_free() from exc
+        fault("snapshot_locked")
+        held = self._import(seen)
+        if held is None:
             self.conn.execute("ROLLBACK")
             return None
-        fault("snapshot_locked")
+        fault("snapshot_exported")
+        return held
+
+    def _lock(self, selection: Selection) -> None:
+        heaps = list(selection.heaps.values())
+        for first in range(0, len(heaps), LOCKS_AT_ONCE):
+            names = sql.SQL(", ").join(
+                sql.SQL("ONLY {}").format(sql.Identifier(heap.schema, heap.table))
+                for heap in heaps[first : first + LOCKS_AT_ONCE]
+            )
+            self.conn.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(names))
+
+    def _import(self, seen: Selection) -> Held | None:
+        """Take over the snapshot of a new slot; None if it shows other tables, or on a stop."""
         creation = SlotCreation(
             self._url,
             f"pgtide_snapshot_{self.conn.info.backend_pid}",
@@ -115,40 +140,10 @@ class Keeper:
             creation.__exit__()
         selection = self._select(self.conn)
         if selection.heaps != seen.heaps:
-            self.conn.execute("ROLLBACK")
             return None
         row = self.conn.execute("SELECT pg_export_snapshot(), clock_timestamp()").fetchone()
         assert row is not None
-        fault("snapshot_exported")
         return Held(created.consistent_point, row[0], row[1], selection)
-
-    def _no_timeouts(self) -> None:
-        self.conn.execute("SET idle_in_transaction_session_timeout = 0")
-        if self.conn.info.server_version >= 170_000:
-            self.conn.execute("SET transaction_timeout = 0")
-        self.conn.execute(f"SET lock_timeout = '{LOCK_TIMEOUT}'".encode())
-
-    def _lock(self, selection: Selection) -> bool:
-        """Lock every table; False if one is gone."""
-        heaps = list(selection.heaps.values())
-        for first in range(0, len(heaps), LOCKS_AT_ONCE):
-            some = heaps[first : first + LOCKS_AT_ONCE]
-            names = sql.SQL(", ").join(
-                sql.SQL("ONLY {}").format(sql.Identifier(heap.schema, heap.table)) for heap in some
-            )
-            try:
-                self.conn.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(names))
-            except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
-                return False
-            except psycopg.errors.LockNotAvailable as exc:
-                raise SourceExhausted(
-                    f"a table was not free within {LOCK_TIMEOUT}",
-                    detail="Someone holds an exclusive lock on it: ALTER TABLE, VACUUM FULL, "
-                    "TRUNCATE or LOCK in an open transaction.",
-                    hint="Run pgtide snapshot again when that is over; "
-                    "SELECT * FROM pg_locks WHERE mode = 'AccessExclusiveLock' shows it.",
-                ) from exc
-        return True
 
     def _create(self, creation: SlotCreation) -> CreatedSlot | None:
         """Make the slot; the server waits for the end of every transaction that is open."""
@@ -164,11 +159,12 @@ class Keeper:
         thread = threading.Thread(target=create, name="pgtide-slot", daemon=True)
         thread.start()
         try:
-            thread.join(SAY_AFTER_S)
-            if thread.is_alive():
-                logger.info("waiting for transactions that are open at the source to end")
+            say_at = time.monotonic() + SAY_AFTER_S
             while thread.is_alive() and not self._stop.is_set():
                 thread.join(POLL_S)
+                if time.monotonic() > say_at:
+                    logger.info("waiting for transactions that are open at the source to end")
+                    say_at = math.inf
         finally:
             if thread.is_alive():
                 creation.cancel()
@@ -180,3 +176,22 @@ class Keeper:
             raise created
         assert isinstance(created, CreatedSlot)
         return created
+
+
+def no_timeouts(conn: SqlConnection, *, lock_timeout: str = "0") -> None:
+    """Let a session hold its transaction for as long as it takes."""
+    conn.execute("SET idle_in_transaction_session_timeout = 0")
+    if conn.info.server_version >= TRANSACTION_TIMEOUT_VERSION:
+        conn.execute("SET transaction_timeout = 0")
+    conn.execute(sql.SQL("SET lock_timeout = {}").format(sql.Literal(lock_timeout)))
+
+
+def not_free() -> SourceExhausted:
+    """The error for a table that someone keeps locked."""
+    return SourceExhausted(
+        f"a table was not free within {LOCK_TIMEOUT}",
+        detail="Someone holds an exclusive lock on it: ALTER TABLE, VACUUM FULL, TRUNCATE or "
+        "LOCK in an open transaction.",
+        hint="Run pgtide snapshot again when that is over; "
+        "SELECT * FROM pg_locks WHERE mode = 'AccessExclusiveLock' shows it.",
+    )

@@ -29,6 +29,7 @@ from pgtide.position import Lsn
 from pgtide.postgres.connection import SqlConnection, connect, translate
 from pgtide.snapshot.chunks import Chunk
 from pgtide.snapshot.copying import copy_rows
+from pgtide.snapshot.keeper import no_timeouts
 
 APPLICATION = "pgtide snapshot"
 OWN_FILE_BYTES = 8 << 20  # of a file, compressed, after which the next table gets its own
@@ -71,9 +72,7 @@ class Copier:
 
     def _begin(self, conn: SqlConnection) -> None:
         conn.execute("SET row_security = off")  # an error where it would hide rows
-        conn.execute("SET idle_in_transaction_session_timeout = 0")
-        if conn.info.server_version >= 170_000:
-            conn.execute("SET transaction_timeout = 0")
+        no_timeouts(conn)
         conn.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         conn.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(self.snapshot)))
 
