@@ -41,11 +41,17 @@ def timed(command: list[str | Path]) -> Finished:
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment()
     )
+    return wait(process, began)
+
+
+def wait(process: subprocess.Popen[Any], began: float = 0.0) -> Finished:
+    """Wait for a program; its CPU seconds, and the seconds since ``began``."""
     _, status, usage = os.wait4(process.pid, 0)
     seconds = time.perf_counter() - began
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
-        raise SystemExit(f"{Path(command[0]).name} ended with exit code {process.returncode}")
+        program: Any = process.args
+        raise SystemExit(f"{Path(program[0]).name} ended with exit code {process.returncode}")
     return Finished(seconds, usage.ru_utime + usage.ru_stime)
 
 

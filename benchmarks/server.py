@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +50,16 @@ class Server:
         where = ["-h", host, "-p", str(self.postgres.port), "-U", "postgres"]
         return [self.postgres.psql_tools / name, *where, *arguments]
 
-    def configure(self, slot: str, *, name: str = "", tcp: bool = False, **log: str) -> Path:
+    def configure(
+        self,
+        slot: str,
+        *,
+        name: str = "",
+        tcp: bool = False,
+        source: Mapping[str, Any] | None = None,
+        sections: Mapping[str, Any] | None = None,
+        **log: str,
+    ) -> Path:
         """Write a configuration file for a slot with a log of its own."""
         config = {
             "source": {
@@ -59,16 +68,25 @@ class Server:
                 "tables": ["public.*"],
                 "snapshot": "never",
                 "keyless": "full",  # pgbench_history has no key; nothing updates it
+                **(source or {}),
             },
             "log": {"path": str(self.directory / slot), **log},
+            **(sections or {}),
         }
         file = self.directory / f"{name or slot}.yaml"
         file.write_text(json.dumps(config))  # JSON is YAML
         return file
 
-    def init(self, slot: str, *, tcp: bool = False) -> Path:
+    def init(
+        self,
+        slot: str,
+        *,
+        tcp: bool = False,
+        source: Mapping[str, Any] | None = None,
+        **sections: Any,
+    ) -> Path:
         """Make slot, publication and log as a user would; the configuration file."""
-        config = self.configure(slot, tcp=tcp)
+        config = self.configure(slot, tcp=tcp, source=source, sections=sections)
         child.pgtide(config, "init")
         return config
 

@@ -49,7 +49,7 @@ class Refresher:
         self.windows = Windows()
         self.windows.committed(position)
         self._stop = threading.Event()
-        self._idle = False
+        self._idle = True  # until it is started
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="pgtide-refresh", daemon=True)
 
@@ -59,6 +59,7 @@ class Refresher:
         if source.snapshot == "incremental" and not Log(log.path, log.storage).snapshot().files:
             # Before the first commit, so that a crash in the middle is made good.
             request_everything(conn, TablePatterns(source.tables), self._store)
+        self._idle = False
         self._thread.start()
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from pgtide.capture.live import LiveSession
 from pgtide.capture.progress import Progress
 from pgtide.capture.receive import Receiver
 from pgtide.capture.refresher import Refresher
-from pgtide.capture.startup import check_source
+from pgtide.capture.startup import Start, check_source
 from pgtide.capture.stream import advance, check_slot, flush_lsn, readable_lsn
 from pgtide.capture.tables import HEARTBEAT_PREFIX
 from pgtide.capture.upkeep import Upkeep
@@ -43,6 +43,7 @@ BULK_WAL_BYTES = 1 << 30  # at a time, so that a call over unpublished WAL ends
 BULK_CONFIRM_INTERVAL_S = 5.0  # to confirm costs the server as much as to read without output
 LAG_INTERVAL_S = 1.0  # how often a live session asks the server where it is
 HEARTBEAT_INTERVAL_S = 30.0
+STANDBY_WAIT_S = 0.2  # between looks at what the standbys have that must be ahead of us
 
 
 class Tick(Protocol):
@@ -114,6 +115,38 @@ class CaptureSession:
         except psycopg.Error as exc:
             raise translate(exc) from exc
 
+    @property
+    def writer(self) -> LogWriter:
+        """The log's appender; nobody else has one while the session is open."""
+        return self._writer
+
+    @property
+    def start(self) -> Start:
+        """What the checks at the beginning found."""
+        return self._start
+
+    def catch_up(self, until: Lsn, *, tick: Tick) -> None:
+        """Bring the log to exactly ``until``, the end of a record of the WAL, and stop there.
+
+        By the bulk gear alone: the live one does not stop at a record. Nothing tidies the log up
+        afterwards, so that what others write into it is safe from that.
+        """
+        self._tick, self._until = tick, until
+        try:
+            if self._writer.position < until:
+                self._advance()
+                bulk = BulkSession(self._conn, self._start.stream, self._writer.position)
+                try:
+                    while not self._finished():
+                        self._drain_backlog(bulk)
+                        self._stop.wait(0 if self._finished() else STANDBY_WAIT_S)
+                finally:
+                    bulk.close()
+                self._advance()
+        except psycopg.Error as exc:
+            raise translate(exc) from exc
+        self._upkeep.close()
+
     # -- gears ---------------------------------------------------------------
 
     def _gear(self) -> str:
@@ -155,7 +188,7 @@ class CaptureSession:
         while not self._finished():
             position = self._writer.position
             readable = readable_lsn(self._side, self._start.stream)
-            upto = min(readable, Lsn(position + BULK_WAL_BYTES))
+            upto = min(readable, Lsn(position + BULK_WAL_BYTES), self._until or readable)
             if upto <= position:
                 self._bulk_again = self._server_position()
                 return

@@ -32,6 +32,7 @@ COMMANDS = {
     "check": "Check every precondition and say what to do.",
     "run": "Run capture and pipelines together.",
     "capture": "Stream changes from the source into the log.",
+    "snapshot": "Copy the rows that are there already into the log.",
     "status": "Show slot, log, pipelines and how far each is behind.",
     "refresh": "Read rows of a table again while everything runs.",
     "resume": "Take up tables that a pipeline has parked.",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import asdict
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pgtide.cli.invocation import Invocation
+from pgtide.cli.snapshot import ATTACHED
 
 if TYPE_CHECKING:
     from pgtide.capture.engine import Capture
@@ -31,11 +34,12 @@ def command(
             "--until-current", help="Stop when everything committed before now is in the log."
         ),
     ] = False,
-) -> None:
+) -> int:
     """Stream changes from the source into the log.
 
     Runs until SIGINT or SIGTERM, flushes what is complete, and confirms to the
-    server only what is durable. Starting it again goes on exactly there.
+    server only what is durable. Starting it again goes on exactly there. On an
+    empty log it runs pgtide snapshot first, unless source.snapshot says otherwise.
 
     \b
     Examples:
@@ -44,12 +48,17 @@ def command(
     """
     # Everything heavy is imported here: numba, pyarrow and deltalake take most of a second.
     from pgtide.capture.engine import Capture
+    from pgtide.snapshot.need import snapshot_due
 
     invocation = ctx.ensure_object(Invocation)
+    if snapshot_due(invocation.config):
+        logger.info("the log is empty: pgtide snapshot first, with Spark, in a process of its own")
+        if code := _take_snapshot(invocation):
+            return code
     reporter = _Reporter(quiet=invocation.json)
     capture = Capture(invocation.config, on_progress=reporter)
     _stop_on_signals(capture)
-    if invocation.config.source.snapshot != "never":
+    if invocation.config.source.snapshot == "incremental":
         logger.info("rows from before the slot was made are not part of the log yet")
     with reporter:
         capture.run(until_current=until_current)
@@ -58,6 +67,24 @@ def command(
     else:
         progress = capture.progress
         print(f"captured {progress.events} events, the log is at {progress.position}")
+    return 0
+
+
+def _take_snapshot(invocation: Invocation) -> int:
+    """Run ``pgtide snapshot``; its exit code. Java is gone when it ends."""
+    command = [sys.executable, "-m", "pgtide", "--log-level", invocation.log_level]
+    if invocation.config_path is not None:
+        command += ["--config", str(invocation.config_path)]
+    # It ends with us: our end of its stdin closes. Its last word is none of our results.
+    with subprocess.Popen(
+        [*command, "snapshot"],
+        stdin=subprocess.PIPE,
+        stdout=sys.stderr,
+        env={**os.environ, ATTACHED: "1"},
+    ) as process:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: process.terminate())
+        return process.wait()
 
 
 def _stop_on_signals(capture: Capture) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,8 +37,10 @@ def command(
     """Run capture and pipelines together.
 
     Capture is a process of its own, pipelines share one Spark session. What fails for a
-    passing reason is started again. A pipeline that fails for good stays down while the rest
-    goes on, and the exit code at the end is 1; with --until-current also if tables are parked.
+    passing reason is started again. On an empty log the rows that are there already are read
+    first, as pgtide snapshot does, unless source.snapshot says otherwise. A pipeline that fails
+    for good stays down while the rest goes on, and the exit code at the end is 1; with
+    --until-current also if tables are parked.
     SIGINT or SIGTERM ends it cleanly, a second one at once. JSON, at the end: {"capture":
     {"gear", "position", "events", "commits", "lag_bytes", …}, "pipelines": {NAME: {"status":
     "current" | "stopped" | "failed" | …, "position", "rows", "batches", "withheld": {TABLE:
@@ -52,13 +55,46 @@ def command(
     invocation = ctx.ensure_object(Invocation)
     config = invocation.config
     names = chosen(config, pipeline or [])
+    from pgtide.snapshot.need import snapshot_due
+
+    started: list[SparkSession] = []
+    try:
+        if snapshot_due(config):
+            started.append(spark_session(config))
+            if not _take_snapshot(config, started[0], quiet=invocation.json):
+                return 0
+        return _run(invocation, names, started, until_current=until_current)
+    finally:
+        for session in started:
+            session.stop()
+
+
+def _take_snapshot(config: Config, spark: SparkSession, *, quiet: bool) -> bool:
+    """The rows that are there already, before anything else; False if a signal ended it."""
+    from pgtide.cli import snapshot
+
+    stop = threading.Event()
+    snapshot.stop_on_signals(stop)
+    taken = snapshot.take(config, spark, None, stop, quiet=quiet)
+    if taken.progress.stage != "done":
+        return False
+    if not quiet:
+        snapshot.conclude(taken)
+    return True
+
+
+def _run(
+    invocation: Invocation, names: list[str], started: list[SparkSession], *, until_current: bool
+) -> int:
+    """Capture and pipelines; ``started`` is the Spark session, if there is one yet."""
     from pgtide.cli.run_progress import RunReporter, summary
     from pgtide.pipeline.supervisor import Supervisor
 
-    started: list[SparkSession] = []
+    config = invocation.config
 
     def open_session() -> SparkSession:
-        started.append(spark_session(config))
+        if not started:
+            started.append(spark_session(config))
         stop_on_signals(supervisor)  # PySpark has put its own handler there
         return started[0]
 
@@ -72,11 +108,7 @@ def command(
             tick=reporter,
         )
         stop_on_signals(supervisor)
-        try:
-            supervisor.run()
-        finally:
-            for session in started:
-                session.stop()
+        supervisor.run()
     if invocation.json:
         print(json.dumps(summary(supervisor)))
     else:

@@ -31,6 +31,12 @@ PARQUET_OPTIONS: dict[str, Any] = {
 # Setting zstd up for each column takes longer than the rest of writing and reading such a file.
 SMALL_PARQUET_OPTIONS = {**PARQUET_OPTIONS, "compression": "snappy", "compression_level": None}
 
+# Rows of a snapshot have the same position, time and shape, row after row.
+SNAPSHOT_PARQUET_OPTIONS = {
+    **PARQUET_OPTIONS,
+    "use_dictionary": ["lsn", "xid", "committed_at", "op", "schema", "table", "shape"],
+}
+
 
 def new_path(day: date) -> str:
     """A name for a file that nobody has yet."""

@@ -7,7 +7,7 @@ therefore refreshed only together with the check that the newest one is our own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import DeltaError
@@ -36,12 +36,19 @@ class DeltaCommits:
         """The newest version that this writer knows."""
         return self._table.version()
 
-    def append(self, parts: Sequence[AddAction], position: Lsn, timeline: int) -> None:
+    def append(
+        self,
+        parts: Sequence[AddAction],
+        position: Lsn,
+        timeline: int,
+        also: Mapping[str, int] | None = None,
+    ) -> None:
         """Make parts and the new position true together; the store is durable as it answers."""
         self._take_renewed()
         transactions = [
             Transaction(app_id(self._slot), int(position)),
             Transaction(timeline_app_id(self._slot), timeline),
+            *(Transaction(name, version) for name, version in (also or {}).items()),
         ]
         try:
             self._table.create_write_transaction(

@@ -9,7 +9,7 @@ next: the fence of ``LogWriter`` is that none of them carries our application id
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from deltalake import DeltaTable
@@ -41,12 +41,22 @@ class LocalCommits:
             if changes.exists(commit_path(version)):
                 changes.sync(commit_path(version))
 
-    def append(self, parts: Sequence[AddAction], position: Lsn, timeline: int) -> None:
+    def append(
+        self,
+        parts: Sequence[AddAction],
+        position: Lsn,
+        timeline: int,
+        also: Mapping[str, int] | None = None,
+    ) -> None:
         """Make parts and the new position true together, durably."""
         self._changes.require("_delta_log")
         if not self._changes.exists(commit_path(self.version)):
             self.reopen()
-        transactions = {app_id(self._slot): int(position), timeline_app_id(self._slot): timeline}
+        transactions = {
+            app_id(self._slot): int(position),
+            timeline_app_id(self._slot): timeline,
+            **(also or {}),
+        }
         content = "\n".join(_lines(parts, transactions)).encode()
         version = self.version + 1
         while not self._changes.create(commit_path(version), content):

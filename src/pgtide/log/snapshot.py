@@ -18,7 +18,13 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from pgtide.errors import LogError, LogUnavailable
-from pgtide.log.source import LogSource, app_id, complete_from_app_id, maintenance_app_id
+from pgtide.log.source import (
+    LogSource,
+    app_id,
+    complete_from_app_id,
+    history_app_id,
+    maintenance_app_id,
+)
 from pgtide.log.storage import Storage
 from pgtide.log.table import open_table
 from pgtide.position import Lsn, Position
@@ -51,6 +57,12 @@ class Snapshot:
     complete_from: Lsn  # retention dropped rows before it; 0 when it never did
     maintenance: int  # how many maintenance commits there were
     files: tuple[DataFile, ...]
+    history: Lsn = Lsn(0)  # where the tables' rows were read that the log has; 0: they never were
+
+    @property
+    def empty(self) -> bool:
+        """Whether no event was ever logged."""
+        return not self.files and not self.complete_from
 
     @property
     def end(self) -> Position:
@@ -92,6 +104,7 @@ def _read_snapshot(table: DeltaTable) -> Snapshot:
         complete_from=Lsn(table.transaction_version(complete_from_app_id(source.slot)) or 0),
         maintenance=table.transaction_version(maintenance_app_id(source.slot)) or 0,
         files=tuple(_active_files(table)),
+        history=Lsn(table.transaction_version(history_app_id(source.slot)) or 0),
     )
 
 

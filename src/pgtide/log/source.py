@@ -66,6 +66,11 @@ def complete_from_app_id(slot: str) -> str:
     return f"pgtide/{slot}/complete_from"
 
 
+def history_app_id(slot: str) -> str:
+    """The application id whose version is the consistent point of the newest snapshot."""
+    return f"pgtide/{slot}/snapshot"
+
+
 def maintenance_app_id(slot: str) -> str:
     """The application id that counts maintenance commits.
 

@@ -12,14 +12,13 @@ The contract behind exactly once (invariants I1, I2, I3, I5):
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
@@ -29,13 +28,10 @@ from pgtide.log.datafile import (
     SMALL_BYTES,
     SMALL_PARQUET_OPTIONS,
     STATISTICS,
-    add_action,
-    file_statistics,
-    new_path,
-    now_ms,
 )
 from pgtide.log.delta_commits import DeltaCommits
 from pgtide.log.local_commits import LocalCommits
+from pgtide.log.parts import ROW_GROUP_BYTES, ROW_GROUP_ROWS, PartFile
 from pgtide.log.schema import CHANGES, TABLE_SCHEMA
 from pgtide.log.shapes import create_shapes
 from pgtide.log.sizes import cut, row_sizes
@@ -45,8 +41,6 @@ from pgtide.log.table import commit_path, create_refused, open_table, read_trans
 from pgtide.position import Lsn
 from pgtide.shape import Shape
 
-ROW_GROUP_ROWS = 131_072
-ROW_GROUP_BYTES = 32 * 1024 * 1024  # in memory: it is what a reader must hold at once
 _EPOCH_DAY = date(1970, 1, 1)
 _DAY_MICROS = 86_400_000_000
 
@@ -142,9 +136,18 @@ class LogWriter:
         """Write rows (the log's columns, without ``day``) as durable, not yet visible files."""
         return [self._write_file(day, part) for day, part in _by_day(rows)]
 
-    def commit(self, parts: Sequence[AddAction], position: Lsn, timeline: int) -> None:
-        """Make parts and the new position true together, durably."""
-        self._commits.append(parts, position, timeline)
+    def commit(
+        self,
+        parts: Sequence[AddAction],
+        position: Lsn,
+        timeline: int,
+        also: Mapping[str, int] | None = None,
+    ) -> None:
+        """Make parts and the new position true together, durably.
+
+        ``also``: further application ids that become true with them, and their versions.
+        """
+        self._commits.append(parts, position, timeline, also)
         self.timeline = timeline
         self.uncommitted.difference_update(part.path for part in parts)
 
@@ -157,17 +160,12 @@ class LogWriter:
         self._commits.renew()
 
     def _write_file(self, day: date, rows: pa.Table) -> AddAction:
-        sink = pa.BufferOutputStream()
         options = SMALL_PARQUET_OPTIONS if rows.nbytes < SMALL_BYTES else PARQUET_OPTIONS
-        with pq.ParquetWriter(sink, rows.schema, **options) as file:
-            for begin, end in _row_groups(rows):
-                file.write_table(rows.slice(begin, end - begin), row_group_size=end - begin)
-        data = sink.getvalue()
-        path = new_path(day)
-        self.uncommitted.add(path)
-        self.storage.write(path, memoryview(data))
-        statistics = file_statistics(rows)
-        return add_action(path, data.size, day, statistics, logged_at_ms=now_ms(), data_change=True)
+        file = PartFile(day, options)
+        for begin, end in _row_groups(rows):
+            file.add(rows.slice(begin, end - begin))
+        self.uncommitted.add(file.path)
+        return file.save(self.storage)
 
 
 def _row_groups(rows: pa.Table) -> Iterator[tuple[int, int]]:

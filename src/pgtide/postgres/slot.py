@@ -100,13 +100,23 @@ def read_slot(conn: SqlConnection, slot: str) -> SlotState:
 class SlotCreation:
     """Creates the slot on entering; its exported snapshot can be used until leaving."""
 
-    def __init__(self, url: str, slot: str, *, version: int, failover: bool) -> None:
-        self._conn = connect_replication(url, application_name="pgtide init")
+    def __init__(
+        self,
+        url: str,
+        slot: str,
+        *,
+        version: int,
+        failover: bool = False,
+        temporary: bool = False,
+        application_name: str = "pgtide init",
+    ) -> None:
+        self._conn = connect_replication(url, application_name=application_name)
         options = "(SNAPSHOT 'export'" + (", FAILOVER true)" if failover else ")")
         if version < 150_000:
             options = "EXPORT_SNAPSHOT"
         name = sql.Identifier(slot).as_string(None)
-        self._command = f"CREATE_REPLICATION_SLOT {name} LOGICAL {PLUGIN} {options}"
+        kind = "TEMPORARY LOGICAL" if temporary else "LOGICAL"
+        self._command = f"CREATE_REPLICATION_SLOT {name} {kind} {PLUGIN} {options}"
 
     def __enter__(self) -> CreatedSlot:
         try:
@@ -121,6 +131,10 @@ class SlotCreation:
             system_identifier=(system.get_value(0, 0) or b"").decode(),
             timeline=int(system.get_value(0, 1) or b"0"),
         )
+
+    def cancel(self) -> None:
+        """Let the server give up, if another thread waits for it; safe to call from any."""
+        self._conn.cancel()
 
     def __exit__(self, *_: object) -> None:
         self._conn.close()

@@ -1,0 +1,134 @@
+"""``pgtide snapshot``: the rows that are there already, into the log."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pgtide.cli.invocation import Invocation
+from pgtide.cli.marks import print_line
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pgtide.config import Config
+    from pgtide.snapshot.initial import InitialSnapshot, Request
+
+ATTACHED = "PGTIDE_ATTACHED"
+"""In the environment of a snapshot that ends when its stdin does, with whoever started it."""
+
+
+def command(
+    ctx: typer.Context,
+    tables: Annotated[
+        list[str] | None,
+        typer.Option("--tables", metavar="PATTERN", help="Only these tables; repeatable."),
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--where", metavar="TABLE=SQL", help="Only rows that satisfy this; repeatable."
+        ),
+    ] = None,
+) -> int:
+    """Copy the rows that are there already into the log.
+
+    Spark tasks read all tables at one point of the WAL, in parallel, and one commit makes them
+    part of the log. Capture and run do this by themselves when they start on an empty log and
+    source.snapshot is initial. On a log that has changes already, targets lose what is not
+    there any more; tables of --where lose nothing. Nobody may capture meanwhile. Until it is
+    complete nothing has changed, and it can be run again. JSON: {"point", "seconds", "rows",
+    "tables": {NAME: rows}, "left_out": [text]}.
+
+    \b
+    Examples:
+      pgtide snapshot
+      pgtide snapshot --tables 'shop.*' --where "shop.orders=created > now() - interval '1 year'"
+    """
+    from pgtide.cli.run import spark_session
+    from pgtide.snapshot.conditions import parse_conditions
+    from pgtide.snapshot.initial import Request, check_request
+
+    invocation = ctx.ensure_object(Invocation)
+    config = invocation.config
+    request = Request(tuple(tables or ()), parse_conditions(where or ()))
+    stop = threading.Event()
+    stop_on_signals(stop)
+    if os.environ.get(ATTACHED):
+        threading.Thread(target=_until_left_alone, args=(stop,), daemon=True).start()
+    check_request(config, request)
+    spark = spark_session(config)
+    try:
+        stop_on_signals(stop)  # PySpark has put its own handler there
+        taken = take(config, spark, request, stop, quiet=invocation.json)
+    finally:
+        spark.stop()
+    if taken.progress.stage != "done":
+        raise typer.Abort
+    if invocation.json:
+        print(json.dumps(document(taken)))
+    else:
+        conclude(taken)
+    return 0
+
+
+def take(
+    config: Config,
+    spark: SparkSession,
+    request: Request | None,
+    stop: threading.Event,
+    *,
+    quiet: bool,
+) -> InitialSnapshot:
+    """Take a snapshot and show how far it is."""
+    from pgtide.cli.snapshot_progress import SnapshotReporter
+    from pgtide.snapshot.initial import InitialSnapshot
+    from pgtide.snapshot.patience import take_patiently
+
+    with SnapshotReporter(quiet=quiet) as reporter:
+        return take_patiently(
+            lambda: InitialSnapshot(config, spark, request, stop=stop, on_progress=reporter), stop
+        )
+
+
+def stop_on_signals(stop: threading.Event) -> None:
+    """Let SIGINT and SIGTERM end it cleanly, a second one at once."""
+
+    def handle(number: int, frame: Any) -> None:
+        stop.set()
+        signal.signal(number, signal.SIG_DFL)
+
+    signal.signal(signal.SIGINT, handle)
+    signal.signal(signal.SIGTERM, handle)
+
+
+def document(taken: InitialSnapshot) -> dict[str, Any]:
+    """What was read, as JSON."""
+    progress = taken.progress
+    return {
+        "point": str(progress.point),
+        "seconds": round(progress.seconds, 3),
+        "rows": progress.rows,
+        "tables": {name: table.rows for name, table in progress.tables.items()},
+        "left_out": list(progress.left_out),
+    }
+
+
+def conclude(taken: InitialSnapshot) -> None:
+    """The last word, on stdout."""
+    progress = taken.progress
+    for text in progress.left_out:
+        print_line("warn", f"left out {text}")
+    said = f"read {progress.rows} rows of {len(progress.tables)} tables at {progress.point}"
+    print_line("ok", said)
+
+
+def _until_left_alone(stop: threading.Event) -> None:
+    # Not through sys.stdin, whose lock a thread in the middle of reading would keep at exit.
+    os.read(0, 1)
+    stop.set()

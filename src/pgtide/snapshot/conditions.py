@@ -1,0 +1,72 @@
+"""What the user asks of a snapshot, checked before anything is locked or read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import psycopg
+from psycopg import sql
+
+from pgtide.config.patterns import TablePatterns, split_name
+from pgtide.errors import ConfigError
+from pgtide.postgres.connection import SqlConnection
+from pgtide.snapshot.chunks import Verbatim
+from pgtide.snapshot.tables import Selection
+
+
+def parse_conditions(given: Sequence[str]) -> dict[str, str]:
+    """``["orders=total > 5"]`` as SQL by ``schema.table``."""
+    found: dict[str, str] = {}
+    for text in given:
+        name, equals, condition = text.partition("=")
+        if not equals or not condition.strip():
+            raise ConfigError(
+                f"{text!r} is not a condition for a table",
+                hint='write TABLE=SQL, for example --where "public.orders=total > 5"',
+            )
+        parts = [part for part, _ in split_name(name.strip())]
+        schema, table = parts if len(parts) == 2 else ("public", parts[0])
+        found[f"{schema}.{table}"] = condition.strip()
+    return found
+
+
+def check_patterns(patterns: TablePatterns, selection: Selection) -> None:
+    """Refuse a pattern that means none of the tables."""
+    shapes = [*(table.shape for table in selection.tables), *selection.layouts]
+    known = [(shape.schema, shape.table) for shape in shapes]
+    known += [(shape.root_schema, shape.root_table) for shape in shapes if shape.root_oid]
+    if missing := patterns.unmatched(known):
+        raise ConfigError(
+            f"no captured table matches {', '.join(missing)}",
+            hint="Correct --tables; it chooses among the tables of source.tables.",
+        )
+
+
+def check_conditions(conn: SqlConnection, where: Mapping[str, str], selection: Selection) -> None:
+    """Refuse a condition of an unknown table, and one that the server does not understand."""
+    for name, condition in where.items():
+        tables = [t for t in selection.tables if t.where == condition and t.heaps]
+        tables = [
+            t
+            for t in tables
+            if name in (t.shape.name, f"{t.shape.root_schema}.{t.shape.root_table}")
+        ]
+        if not tables:
+            raise ConfigError(
+                f"--where names {name}, which is not read",
+                hint="Name a captured table, as schema.table, that --tables does not leave out.",
+            )
+        heap = tables[0].heaps[0]
+        query = sql.SQL("SELECT FROM ONLY {} WHERE ({}) LIMIT 0").format(
+            sql.Identifier(heap.schema, heap.table), Verbatim(condition)
+        )
+        try:
+            conn.execute(query)
+        except psycopg.Error as exc:
+            if not (exc.sqlstate or "").startswith("42"):  # syntax error or access rule violation
+                raise
+            raise ConfigError(
+                f"the condition for {name} is not understood",
+                detail=f"{exc.diag.message_primary}.",
+                hint="Names of functions and types outside pg_catalog need their schema.",
+            ) from exc

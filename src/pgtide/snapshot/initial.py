@@ -1,0 +1,307 @@
+"""The snapshot: every row that is there at a point C of the WAL, into the log in one commit.
+
+    lock, slot at C ──▶ [log to C] ──▶ shapes ──▶ copy (Spark) ──▶ commit rows, V = C ──▶ slot to C
+
+The rows are ``read`` events at (C - 1, …): everything that committed before C is in them, and
+what commits later is in the stream. A log without events skips the stream up to C. One that
+has events is brought to exactly C first, and sweeps tell targets that what is older and was
+not read again is gone. Until the commit nothing has happened, whatever dies when; then
+everything has.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import psycopg
+from deltalake.transaction import AddAction
+from psycopg import conninfo
+
+from pgtide.capture.faults import fault
+from pgtide.capture.progress import Progress
+from pgtide.capture.session import CaptureSession
+from pgtide.capture.startup import check_publications
+from pgtide.capture.stream import advance
+from pgtide.config import Config, TablePatterns
+from pgtide.config.units import parse_window
+from pgtide.errors import LogError, SlotBusy
+from pgtide.log.schema import CHANGES
+from pgtide.log.shapes import ShapeStore
+from pgtide.log.snapshot import newest_snapshot
+from pgtide.log.source import history_app_id
+from pgtide.log.storage import Storage
+from pgtide.position import Lsn
+from pgtide.postgres.connection import SqlConnection, connect, translate
+from pgtide.postgres.publication import publication_names
+from pgtide.postgres.slot import capture_pids
+from pgtide.snapshot.chunks import Chunk, plan_chunks, units
+from pgtide.snapshot.conditions import check_conditions, check_patterns
+from pgtide.snapshot.ending import Ending
+from pgtide.snapshot.keeper import LOCK_TIMEOUT, Held, Keeper, no_timeouts, not_free
+from pgtide.snapshot.progress import OnProgress, SnapshotProgress, Stage
+from pgtide.snapshot.tables import Selection, select_tables
+from pgtide.snapshot.task import Copier, Outcome
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
+
+APPLICATION = "pgtide snapshot"
+BUSY_PATIENCE_S = 3.0  # a capture that was killed leaves its lock for a moment
+
+
+@dataclass(frozen=True)
+class Request:
+    """Which tables, and which of their rows; all of them by default."""
+
+    tables: Sequence[str] = ()
+    where: Mapping[str, str] | None = None  # SQL by name, schema.table
+
+    @property
+    def whole(self) -> bool:
+        return not self.tables and not self.where
+
+
+def requested(
+    conn: SqlConnection, config: Config, request: Request, publications: Sequence[str]
+) -> Selection:
+    """The tables that a request means; raises if it means none, or the role may not read them."""
+    patterns = [TablePatterns(config.source.tables)]
+    if request.tables:
+        patterns.append(TablePatterns(request.tables))
+    selection = select_tables(conn, publications, patterns, request.where or {})
+    if request.tables:
+        check_patterns(patterns[-1], selection)
+    check_conditions(conn, request.where or {}, selection)
+    return selection
+
+
+def check_request(config: Config, request: Request) -> Selection:
+    """The same before Spark has started, and that nobody captures: the usual errors come fast."""
+    slot = config.source.slot
+    newest_snapshot(Storage(config.log.path, config.log.storage).child(CHANGES))
+    with connect(config.source.url.reveal(), application_name=APPLICATION) as conn:
+        try:
+            if capture_pids(conn, slot):
+                raise _busy()
+            no_timeouts(conn, lock_timeout=LOCK_TIMEOUT)
+            return requested(conn, config, request, publication_names(conn, slot))
+        except psycopg.errors.LockNotAvailable as exc:
+            raise not_free() from exc
+        except psycopg.Error as exc:
+            raise translate(exc) from exc
+
+
+def _busy() -> SlotBusy:
+    return SlotBusy(
+        "a capture is running",
+        detail="A snapshot needs the slot for itself.",
+        hint="While it runs, read tables again with: pgtide refresh TABLE",
+    )
+
+
+class InitialSnapshot:
+    """Takes one; ``stop`` ends it without a trace."""
+
+    def __init__(
+        self,
+        config: Config,
+        spark: SparkSession,
+        request: Request | None = None,
+        *,
+        stop: threading.Event | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> None:
+        self._config = config
+        self._spark = spark
+        self._request = request or Request()
+        self._stop = stop or threading.Event()
+        self._on_progress = on_progress
+        self.progress = SnapshotProgress()
+
+    def take(self) -> bool:
+        """True once the rows are in the log; False if it was stopped before."""
+        self._wait_for_window()
+        session = self._open_session()
+        try:
+            return not self._stop.is_set() and self._take(session)
+        except psycopg.Error as exc:
+            raise translate(exc) from exc
+        finally:
+            session.__exit__()
+
+    def _take(self, session: CaptureSession) -> bool:
+        url = self._config.source.url.reveal()
+        log = newest_snapshot(session.writer.storage)
+        fresh = log.empty and self._request.whole
+        publications = session.start.stream.publications
+
+        def select(conn: SqlConnection) -> Selection:
+            return requested(conn, self._config, self._request, publications)
+
+        self._say("locking")
+        with Keeper(url, select, self._stop) as keeper:
+            held = keeper.held
+            if held is None or self._stop.is_set():
+                return False
+            self.progress.point = held.point
+            self.progress.left_out = held.selection.left_out
+            if not fresh:
+                self._catch_up(session, held.point)
+                if self._stop.is_set():
+                    return False
+            selection = self._with_shapes(held)
+            fault("snapshot_shapes")
+            ending = Ending.of(selection, swept=not log.empty)
+            chunks = plan_chunks(
+                keeper.conn, selection, self._config.history.chunk_bytes, first=ending.first_chunk
+            )
+            parts = self._copy(keeper.conn, held, selection, chunks)
+            if parts is None:
+                return False
+            fault("snapshot_copied")
+            self._say("committing")
+            keeper.check()
+            self._commit(session, held, ending.behind(len(chunks)), parts)
+        fault("snapshot_committed")
+        with connect(url, application_name=APPLICATION) as conn:
+            advance(conn, self._config.source.slot, held.point)
+        self._say("done")
+        return True
+
+    # -- steps ------------------------------------------------------------------------
+
+    def _open_session(self) -> CaptureSession:
+        """A capture's session, for its lock, its checks and its appender."""
+        deadline = time.monotonic() + BUSY_PATIENCE_S
+        while True:
+            try:
+                return CaptureSession(self._config, Progress(), self._stop, "bulk").__enter__()
+            except SlotBusy as exc:
+                if time.monotonic() > deadline:
+                    raise _busy() from exc
+                self._stop.wait(0.2)
+
+    def _catch_up(self, session: CaptureSession, point: Lsn) -> None:
+        """Bring the log to C, so that what is read there comes behind all that it has."""
+        self._say("catching up")
+        session.catch_up(point, tick=self._tick)
+        if not self._stop.is_set() and session.writer.position != point:
+            raise LogError(
+                "the log did not stop where the snapshot is",
+                detail=f"It is at {session.writer.position}, the snapshot at {point}.",
+                hint="Run pgtide snapshot again.",
+            )
+
+    def _with_shapes(self, held: Held) -> Selection:
+        """The tables with the ids of their shapes, which are in the log by then."""
+        store = ShapeStore(Storage(self._config.log.path, self._config.log.storage), held.point)
+        # One below, as everything that is no transaction: one may commit exactly there.
+        since = Lsn(held.point - 1)
+        for layout in held.selection.layouts:
+            store.assign(replace(layout, since=since))
+        tables = [
+            replace(table, shape=store.assign(replace(table.shape, since=since)))
+            for table in held.selection.tables
+        ]
+        store.persist()
+        return replace(held.selection, tables=tuple(tables))
+
+    def _copy(
+        self, conn: SqlConnection, held: Held, selection: Selection, chunks: Sequence[Chunk]
+    ) -> list[AddAction] | None:
+        """The files that hold the rows; None if it was stopped."""
+        from pgtide.snapshot.spark_copy import copy_units  # Spark comes with it
+
+        config = self._config
+        names = [table.shape.name for table in selection.tables]
+        self.progress.plan(names, chunks)
+        self._say("copying")
+        context = self._spark.sparkContext
+        parallelism = config.history.parallelism or context.defaultParallelism
+        rate = config.history.max_rate
+        copier = Copier(
+            url=_portable(config.source.url.reveal(), conn),
+            snapshot=held.snapshot,
+            log_path=config.log.path,
+            storage=dict(config.log.storage),
+            lsn=Lsn(held.point - 1),
+            taken_at=held.taken_at,
+            rows_per_second=rate / parallelism if rate else None,
+        )
+        parts: list[AddAction] = []
+
+        def on_outcome(unit: Sequence[Chunk], outcome: Outcome) -> None:
+            parts.extend(outcome.parts)
+            for chunk in unit:
+                self.progress.copied(chunk, outcome.rows[chunk.number])
+            self._tick()
+
+        complete = copy_units(
+            context,
+            copier,
+            units(chunks, config.history.chunk_bytes),
+            parallelism=parallelism,
+            stop=self._stop,
+            on_outcome=on_outcome,
+            on_wait=self._tick,
+        )
+        return parts if complete else None
+
+    def _commit(
+        self,
+        session: CaptureSession,
+        held: Held,
+        ending: Ending,
+        parts: Sequence[AddAction],
+    ) -> None:
+        """Make it all true."""
+        rows = {name: table.rows for name, table in self.progress.tables.items()}
+        own = session.writer.write_part(ending.rows(held, rows))
+        fault("snapshot_written")
+        with connect(self._config.source.url.reveal(), application_name=APPLICATION) as conn:
+            check_publications(conn, self._config.source.slot)
+        session.writer.commit(
+            [*parts, *own],
+            held.point,
+            session.start.timeline,
+            {history_app_id(self._config.source.slot): int(held.point)},
+        )
+
+    # -- saying and waiting -----------------------------------------------------------
+
+    def _say(self, stage: Stage) -> None:
+        self.progress.stage = stage
+        self._tick()
+
+    def _tick(self, *, force: bool = False) -> None:
+        if self._on_progress is not None:
+            self._on_progress(self.progress)
+
+    def _wait_for_window(self) -> None:
+        """``history.window`` says when it may begin; once begun, it goes on to the end."""
+        window = self._config.history.window
+        if window is None:
+            return
+        begin, end = parse_window(window)
+        while not self._stop.is_set():
+            now = datetime.now(UTC).time()
+            inside = begin <= now < end if begin < end else now >= begin or now < end
+            if inside:
+                return
+            self._say("waiting")
+            self._stop.wait(1.0)
+
+
+def _portable(url: str, conn: SqlConnection) -> str:
+    """The connection string with its password: executors have not the driver's password file."""
+    if conn.info.password:
+        return conninfo.make_conninfo(url, password=conn.info.password)
+    return url

@@ -1,0 +1,137 @@
+"""What runs on an executor: read chunks by COPY, write them as parts of the log.
+
+A task has its own connection, imports the keeper's snapshot, and returns the ``add`` actions
+of the files it wrote. Nothing of it is true before the driver commits them. What fails comes
+back as a value: through Spark's own exceptions it would arrive as a text of Java's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import psycopg
+import pyarrow as pa
+from deltalake.transaction import AddAction
+from psycopg import sql
+
+from pgtide.capture.faults import fault
+from pgtide.errors import PgtideError
+from pgtide.log.datafile import SNAPSHOT_PARQUET_OPTIONS
+from pgtide.log.parts import PartStream
+from pgtide.log.schema import CHANGES, FILE_SCHEMA, INT_LIST, TEXT_LIST
+from pgtide.log.storage import Storage
+from pgtide.position import Lsn
+from pgtide.postgres.connection import SqlConnection, connect, translate
+from pgtide.snapshot.chunks import Chunk
+from pgtide.snapshot.copying import copy_rows
+from pgtide.snapshot.keeper import no_timeouts
+
+APPLICATION = "pgtide snapshot"
+OWN_FILE_BYTES = 8 << 20  # of a file, compressed, after which the next table gets its own
+
+
+@dataclass(frozen=True)
+class Copier:
+    """Callable on a partition of units. It holds secrets: only ever part of a task's closure."""
+
+    url: str = field(repr=False)
+    snapshot: str
+    log_path: str
+    storage: dict[str, str] = field(repr=False)
+    lsn: Lsn
+    taken_at: datetime
+    rows_per_second: float | None = None  # of this task
+
+    def __call__(self, units: Iterable[list[Chunk]]) -> Iterator[Outcome]:
+        for unit in units:
+            try:
+                yield self._copy(unit)
+            except PgtideError as error:
+                yield Outcome(error=error)
+
+    def _copy(self, unit: list[Chunk]) -> Outcome:
+        changes = Storage(self.log_path, self.storage).child(CHANGES)
+        parts = PartStream(changes, self.taken_at.date(), SNAPSHOT_PARQUET_OPTIONS)
+        rows: dict[int, int] = {}
+        pace = _Pace(self.rows_per_second)
+        with connect(self.url, application_name=APPLICATION) as conn:
+            try:
+                self._begin(conn)
+                for chunk in unit:
+                    rows[chunk.number] = self._copy_chunk(conn, chunk, parts, pace)
+            except psycopg.Error as exc:
+                raise translate(exc) from exc
+        outcome = Outcome(rows, parts.finish())
+        fault("snapshot_part")
+        return outcome
+
+    def _begin(self, conn: SqlConnection) -> None:
+        conn.execute("SET row_security = off")  # an error where it would hide rows
+        no_timeouts(conn)
+        conn.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        conn.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(self.snapshot)))
+
+    def _copy_chunk(self, conn: SqlConnection, chunk: Chunk, parts: PartStream, pace: _Pace) -> int:
+        seq = chunk.seq
+        for after in copy_rows(conn, chunk.query(), len(chunk.columns)):
+            parts.add(self._log_rows(chunk, seq, after))
+            seq += len(after)
+            pace.keep(len(after))
+        # One table to a row group, and large ones to a file: readers of the others skip it.
+        parts.end_group()
+        parts.end_file(OWN_FILE_BYTES)
+        return seq - chunk.seq
+
+    def _log_rows(self, chunk: Chunk, seq: int, after: pa.ListArray[Any]) -> pa.RecordBatch:
+        n = len(after)
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.repeat(pa.scalar(int(self.lsn), pa.int64()), n),
+                pa.array(np.arange(seq, seq + n, dtype=np.int64)),
+                pa.nulls(n, pa.int64()),
+                pa.repeat(pa.scalar(self.taken_at, pa.timestamp("us", tz="UTC")), n),
+                _same(n, "read"),
+                _same(n, chunk.schema),
+                _same(n, chunk.table),
+                pa.repeat(pa.scalar(chunk.shape, pa.int64()), n),
+                pa.nulls(n, TEXT_LIST),
+                after,
+                pa.nulls(n, INT_LIST),
+                pa.nulls(n, pa.string()),
+                pa.repeat(pa.scalar(False), n),
+            ],
+            names=FILE_SCHEMA.names,
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Rows by number of chunk, and the files that hold them; or why there are none."""
+
+    rows: dict[int, int] = field(default_factory=dict)
+    parts: list[AddAction] = field(default_factory=list)
+    error: PgtideError | None = None
+
+
+class _Pace:
+    """Holds back a task that reads faster than it may."""
+
+    def __init__(self, rows_per_second: float | None) -> None:
+        self._rate = rows_per_second
+        self._due = time.monotonic()
+
+    def keep(self, rows: int) -> None:
+        if self._rate is None:
+            return
+        self._due = max(self._due, time.monotonic() - 1.0) + rows / self._rate
+        time.sleep(max(0.0, self._due - time.monotonic()))
+
+
+def _same(n: int, text: str) -> pa.Array[Any]:
+    """A column of one text, dictionary encoded."""
+    return pa.DictionaryArray.from_arrays(np.zeros(n, np.int8), pa.array([text], pa.string()))
