@@ -32,7 +32,7 @@ class Pacing:
         store: RefreshStore,
         id: str,
         stop: threading.Event,
-        max_rate: int | None,
+        max_rate: int,
         window: str | None,
     ) -> None:
         self._store = store
@@ -48,7 +48,7 @@ class Pacing:
         """Wait until that many rows may be read; raises when the refresh is not to go on."""
         self.check()
         if not self._rate:
-            return
+            return  # no limit
         with self._lock:
             now = time.monotonic()
             begin = max(now, self._free_at)

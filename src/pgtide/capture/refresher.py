@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL_S = 0.5
 SAVE_INTERVAL_S = 0.5
+DEFAULT_RATE = 50_000  # rows a second: what a server hardly notices
 READERS = 2  # connections that read at a time, unless configured
 
 
@@ -164,7 +165,8 @@ class _Service:
         self._request = request
         self._windows = refresher.windows
         self._saved_at = 0.0
-        rate = config.history.max_rate if request.max_rate is None else request.max_rate
+        rates = (request.max_rate, config.history.max_rate, DEFAULT_RATE)
+        rate = next(each for each in rates if each is not None)
         self._pace = Pacing(store, request.id, refresher.stopping, rate, config.history.window)
         self.standing = replace(store.standing(request.id), state="running", message="")
 

@@ -122,8 +122,9 @@ class History(Section):
     """Rows that a chunk of a refresh has at most."""
     chunk_bytes: Annotated[Bytes, _at_least("64kB", parse_size)] = 64 << 20
     """Table pages that a chunk of the initial snapshot reads, as in `64MB`."""
-    max_rate: int = Field(default=50_000, ge=0)
-    """Rows a second that a refresh reads at most; 0: no limit."""
+    max_rate: int | None = Field(default=None, ge=0)
+    """Rows a second that are read at most; 0: no limit. Not set: 50 000 in a refresh, no limit
+    in the initial snapshot."""
     window: Annotated[str, AfterValidator(reporting(_window))] | None = None
     """Time of day, UTC, in which refreshes read, as in `22:00-06:00`."""
 
