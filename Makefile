@@ -10,7 +10,7 @@ COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --quiet \
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow lint format requirements docs clean postgres-versions s3-server \
 	bench-capture bench-capture-latency bench-log-age bench-pipeline bench-freshness \
-	bench-pipeline-age bench-backlog bench-snapshot
+	bench-pipeline-age bench-backlog bench-refresh bench-snapshot
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' \
@@ -64,6 +64,9 @@ bench-backlog: setup  ## Ten million changes within 4 GB
 
 bench-snapshot: setup  ## Rows a second of an initial snapshot, against COPY
 	$(BIN)/python -m benchmarks.snapshot
+
+bench-refresh: setup  ## A table read again while others write
+	$(BIN)/python -m benchmarks.refresh
 
 postgres-versions:  ## Fetch the Postgres releases of the version tests (needs Maven)
 	scripts/postgres-versions

@@ -46,8 +46,8 @@ def main() -> int:
     options = _options()
     runs: dict[str, list[Any]] = {"one": [], "two": [], "pgtide": []}
     with work_directory(options.directory) as directory, running(directory) as server:
-        _make_table(server, "small", options.rows // SMALL_SHARE)
-        _make_table(server, "large", options.rows)
+        make_table(server, "small", options.rows // SMALL_SHARE)
+        make_table(server, "large", options.rows)
         slots = [f"run_{number}" for number in range(options.runs)]
         warm = _init(server, "warm", "small")
         configs = [_init(server, slot, "large") for slot in slots]
@@ -55,8 +55,8 @@ def main() -> int:
             small = jobs.run(warm, options.rows // SMALL_SHARE)
             progress(f"warm: {small['seconds']:.2f} s for {options.rows // SMALL_SHARE} rows")
             for config in configs:
-                runs["one"].append(_copies(server, 1))
-                runs["two"].append(_copies(server, 2))
+                runs["one"].append(copies(server, 1))
+                runs["two"].append(copies(server, 2))
                 runs["pgtide"].append(jobs.run(config, options.rows))
                 last = {name: values[-1]["seconds"] for name, values in runs.items()}
                 progress("  ".join(f"{name} {seconds:.2f} s" for name, seconds in last.items()))
@@ -84,7 +84,7 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _make_table(server: Server, name: str, rows: int) -> None:
+def make_table(server: Server, name: str, rows: int) -> None:
     progress(f"{rows} rows of table {name}")
     with server.connect() as conn:
         conn.execute(TABLE.format(name=name).encode())
@@ -103,7 +103,7 @@ def _init(server: Server, slot: str, table: str) -> Path:
     )
 
 
-def _copies(server: Server, streams: int) -> dict[str, float]:
+def copies(server: Server, streams: int) -> dict[str, float]:
     """That many psql at a time, each with its share of the pages."""
     with server.connect() as conn:
         row = conn.execute("SELECT pg_relation_size('large') / 8192").fetchone()

@@ -210,3 +210,24 @@ def test_killed_in_the_middle(filled: Captured, point: str) -> None:
         filled.execute("SELECT id::text, v FROM t")
     )
     filled.check_log()
+
+
+def test_partitions_that_come_and_go(database: Database, make_captured: MakeCaptured) -> None:
+    """Neither ATTACH nor DETACH tells of rows: those are read, these are swept."""
+    database.execute("CREATE TABLE p (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)")
+    database.execute("CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (100)")
+    database.execute("CREATE TABLE other (id int PRIMARY KEY, v text)")
+    captured = make_captured()
+    captured.execute("INSERT INTO p VALUES (1, 'one'), (2, 'two')")
+    captured.capture()
+    captured.execute("ALTER TABLE p DETACH PARTITION p1")
+    captured.capture()
+    (sweep,) = captured.events("sweep")
+    assert (sweep.table, sweep.shape is not None and sweep.shape.root_table) == ("p1", "p")
+    own = [event for event in captured.events("read") if event.shape and not event.shape.root_oid]
+    assert {(event.after or {})["id"] for event in own} == {"1", "2"}
+    captured.execute("INSERT INTO other VALUES (500, 'old')")
+    captured.execute("ALTER TABLE p ATTACH PARTITION other FOR VALUES FROM (500) TO (600)")
+    captured.capture()
+    new = [e.after for e in captured.events("read") if e.shape and e.shape.root_table == "p"]
+    assert new == [{"id": "500", "v": "old"}]

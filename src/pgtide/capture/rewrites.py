@@ -34,12 +34,19 @@ def rewrites_of(command: DdlCommand, lsn: Lsn, current: Iterable[Shape]) -> Iter
             yield Rewrite(f"ddl-{int(lsn):X}-{shape.oid}", shape.name, reasons, bool(shape.keys))
 
 
+def is_partition(command: DdlCommand, shape: Shape) -> bool:
+    """Whether a command has attached or detached this very table."""
+    if command.marks.partition is None:
+        return False
+    schema, table = command.marks.partition
+    return shape.table == table and schema in (None, shape.schema)
+
+
 def _concerns(command: DdlCommand, shape: Shape) -> bool:
     if any(rewrite["oid"] == shape.oid for rewrite in command.rewrites):
         return True
-    if command.marks.partition is not None and "attach partition" in command.marks.reasons:
-        schema, table = command.marks.partition
-        return shape.table == table and schema in (None, shape.schema)
+    if command.marks.partition is not None:
+        return is_partition(command, shape)
     if _OF_TYPES.isdisjoint(command.marks.reasons):
         return False
     types = {item["oid"] for item in command.objects if item.get("type") == "type"}

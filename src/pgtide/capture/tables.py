@@ -12,14 +12,16 @@ from __future__ import annotations
 import base64
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pgtide.capture.ddl import DdlCommand, Forged, SigningKey, read_message
+from pgtide.capture.refresh_rows import sweep_payload
+from pgtide.capture.rewrites import is_partition
 from pgtide.config import TablePatterns
 from pgtide.log.shapes import ShapeStore
-from pgtide.position import Lsn
+from pgtide.position import Lsn, Position
 from pgtide.postgres.catalog import selects
 from pgtide.postgres.ddl_trigger import PREFIX, SPACER_PREFIX
 from pgtide.shape import Column, Shape
@@ -32,6 +34,7 @@ logger = logging.getLogger(__name__)
 HEARTBEAT_PREFIX = "pgtide.heartbeat"
 WATERMARK_PREFIX = "pgtide.watermark"
 # Objects that captured tables may come to use, whichever tables a command on them touches.
+_ANY_SEQ = (1 << 31) - 1  # behind every row of a transaction
 SHARED = frozenset({"TYPE", "DOMAIN", "SCHEMA"})
 
 
@@ -110,6 +113,7 @@ class TableCatalog:
         if command.unknown:
             self.counters.unknown_ddl += 1
         before = [self._layouts[new.oid] for new in command.layouts if new.oid in self._layouts]
+        swept = tuple(self._detached(command, lsn))
         for layout in command.layouts:
             self._layouts[layout.oid] = layout
             if selects(self._patterns, layout):
@@ -123,7 +127,18 @@ class TableCatalog:
             return None
         # DDL that is not a table's own (a type, a function, a schema) is always logged.
         slot = Slot(wanted[0].schema, wanted[0].table) if wanted else NO_TABLE
-        return LoggedMessage("ddl", json.dumps(payload), slot, self._again(command.layouts))
+        again = self._again(command.layouts)
+        return LoggedMessage("ddl", json.dumps(payload), slot, swept, again)
+
+    def _detached(self, command: DdlCommand, lsn: Lsn) -> Iterator[LoggedMessage]:
+        """The rows of a partition leave its root without any event: they are swept there."""
+        if "detach partition" not in command.marks.reasons:
+            return
+        older = Position(lsn, _ANY_SEQ)
+        for shape in list(self._shapes.current.values()):
+            if shape.root_oid and is_partition(command, shape) and selects(self._patterns, shape):
+                payload = json.dumps(sweep_payload("detach partition", older))
+                yield LoggedMessage("sweep", payload, Slot(shape.schema, shape.table, shape.id))
 
     def _again(self, layouts: Iterable[Shape]) -> tuple[Relation, ...]:
         """Tables that the server will not announce anew, although what we add has changed.

@@ -62,6 +62,7 @@ class LoggedMessage:
     op: str
     payload: str
     slot: Slot = NO_TABLE
+    behind: tuple[LoggedMessage, ...] = ()  # rows that come with it
     again: tuple[Relation, ...] = ()  # announced before, and meaning something else from here on
 
 
@@ -285,10 +286,11 @@ class Decoder:
             placed = replace(message, lsn=Lsn(int(state[f.LSN])))
             row = self._catalog.message(placed, int(state[f.XID]))
             if isinstance(row, LoggedMessage):
-                state[f.SEQ] += 1
-                work.plain_row(
-                    state, OPS.index(row.op), self._relations.number(row.slot), row.payload
-                )
+                for each in (row, *row.behind):
+                    state[f.SEQ] += 1
+                    work.plain_row(
+                        state, OPS.index(each.op), self._relations.number(each.slot), each.payload
+                    )
                 for relation in row.again:
                     self._relation(relation)
             return
