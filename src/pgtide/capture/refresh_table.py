@@ -196,8 +196,9 @@ class TableRefresh:
         with self._table() as table:
             fault("refresh_before_read")
             most = 1 << 62 if self._plan.is_single(chunk) else MOST_BYTES
-            rows = table.read(chunk, most)
-            reading = Reading(self._request, self._oid, chunk, tracking, rows)
+            read = table.read(chunk, most)
+            self._plan.measured(len(read.rows), read.rows.nbytes)
+            reading = Reading(self._request, self._oid, chunk, tracking, read)
             fault("refresh_after_read")
             token = self._windows.expect(reading)
             try:
@@ -219,7 +220,7 @@ class TableRefresh:
     def _done(self, reading: Reading) -> None:
         for key in reading.incomplete:
             self._plan.once_more(key)
-        self._plan.done(reading.chunk, len(reading.read.rows), reading.read.rows.nbytes)
+        self._plan.done(reading.chunk)
         with self._lock:
             self._newest = max(self._newest, reading.read.visibility, key=Visibility.age)
             floor = min(self._floors.values(), key=Visibility.age)

@@ -77,12 +77,16 @@ class KeyPlan:
                     self._order.insert(at, part)
             self._again.extend(parts)
 
-    def done(self, chunk: Chunk, rows: int, size: int) -> None:
-        """A chunk is in the log; it had so many rows and bytes."""
+    def measured(self, rows: int, size: int) -> None:
+        """A chunk that was read had so many rows and bytes: the next ones may be larger."""
         with self._lock:
             if rows:
                 fitting = max(1, CHUNK_BYTES * rows // max(size, 1))
                 self._rows = min(self._most_rows, GROWTH * self._rows, fitting)
+
+    def done(self, chunk: Chunk) -> None:
+        """A chunk is in the log."""
+        with self._lock:
             self._finished.add(chunk)
             while self._order and self._order[0] in self._finished:
                 first = self._order.popleft()
