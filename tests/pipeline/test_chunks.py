@@ -145,15 +145,17 @@ def test_a_snapshot_that_comes_by_the_stream(
     captured.capture()
     config = configure(captured, kind)
     tiny = config.pipelines[NAME].model_copy(update={"batch": 1})
+    before = PipelineRun(spark, config, NAME).run(until_current=True).batches
     config = config.model_copy(update={"pipelines": {NAME: tiny}})
-    PipelineRun(spark, config, NAME).run(until_current=True)
     history = HistoryRows(captured)
     captured.execute("INSERT INTO t SELECT generate_series(1, 90)")
     history.snapshot("t", "u", chunk_rows=30)
     with monkeypatch.context() as patch:
         Stopping(patch)
-        sizes = run_through(spark, config)
-    assert len(sizes) == 5 + 1, "a file each, and the transaction"
+        run_through(spark, config)
+    state = StateFile(Storage(config.log.path, config.log.storage), NAME).load()
+    assert state is not None
+    assert state.batches == before + 5 + 1, "a file each, and the transaction"
     told = kind == "history"
     both = ["insert", "read"] if told else [None]
     wanted = {
