@@ -31,10 +31,14 @@ PARQUET_OPTIONS: dict[str, Any] = {
 # Setting zstd up for each column takes longer than the rest of writing and reading such a file.
 SMALL_PARQUET_OPTIONS = {**PARQUET_OPTIONS, "compression": "snappy", "compression_level": None}
 
-# Rows of a snapshot have the same position, time and shape, row after row.
-SNAPSHOT_PARQUET_OPTIONS = {
+# Rows of a snapshot have the same position, time and shape, row after row. Compressing is most of
+# what a task does: zstd takes a third longer than LZ4 for files of little more than half the size.
+SNAPSHOT_PARQUET_OPTIONS: dict[str, Any] = {
     **PARQUET_OPTIONS,
+    "compression": "lz4",
+    "compression_level": None,
     "use_dictionary": ["lsn", "xid", "committed_at", "op", "schema", "table", "shape"],
+    "column_encoding": {"seq": "DELTA_BINARY_PACKED"},
 }
 
 

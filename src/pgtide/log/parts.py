@@ -29,20 +29,27 @@ FILE_BYTES = 32 * 1024 * 1024  # compressed, at which a stream begins the next f
 
 
 class PartFile:
-    """One Parquet file, in memory until it is saved."""
+    """One Parquet file: in memory until it is saved or, if ``directly``, on the way to its place.
 
-    def __init__(self, day: date, options: dict[str, Any]) -> None:
+    Directly saves a copy of the whole file; an object store gets it in one piece all the same.
+    """
+
+    def __init__(
+        self, changes: Storage, day: date, options: dict[str, Any], *, directly: bool = False
+    ) -> None:
         self.path = new_path(day)
+        self._changes = changes
         self._day = day
         self._options = options
-        self._sink = pa.BufferOutputStream()
+        self._directly = directly and changes.local is not None
+        self._sink: Any = changes.begin(self.path) if self._directly else pa.BufferOutputStream()
         self._file: pq.ParquetWriter | None = None
         self._statistics: dict[str, Any] | None = None
 
     @property
     def size(self) -> int:
         """Bytes so far."""
-        return self._sink.tell()
+        return int(self._sink.tell())
 
     def add(self, rows: pa.Table) -> None:
         """Append one row group: the log's columns, without ``day``."""
@@ -54,15 +61,19 @@ class PartFile:
             statistics = merged_statistics(self._statistics, statistics)
         self._statistics = statistics
 
-    def save(self, changes: Storage) -> AddAction:
-        """Write it to the log's storage, durably."""
+    def save(self) -> AddAction:
+        """Make it durable in the log's storage."""
         assert self._file is not None, "a part has rows"
         assert self._statistics is not None
         self._file.close()
-        data = self._sink.getvalue()
-        changes.write(self.path, memoryview(data))
+        size = self.size
+        if self._directly:
+            self._sink.close()
+            self._changes.sync(self.path)
+        else:
+            self._changes.write(self.path, memoryview(self._sink.getvalue()))
         return add_action(
-            self.path, data.size, self._day, self._statistics,
+            self.path, size, self._day, self._statistics,
             logged_at_ms=now_ms(), data_change=True,
         )  # fmt: skip
 
@@ -93,7 +104,7 @@ class PartStream:
         if not self._waiting:
             return
         if self._file is None:
-            self._file = PartFile(self._day, self._options)
+            self._file = PartFile(self._changes, self._day, self._options, directly=True)
         self._file.add(pa.Table.from_batches(self._waiting))
         self._waiting = []
         self._waiting_bytes = self._waiting_rows = 0
@@ -101,7 +112,7 @@ class PartStream:
     def end_file(self, least: int) -> None:
         """Begin a new file with the next rows, if this one has that many bytes."""
         if self._file is not None and self._file.size >= least:
-            self._parts.append(self._file.save(self._changes))
+            self._parts.append(self._file.save())
             self._file = None
 
     def finish(self) -> list[AddAction]:

@@ -71,6 +71,18 @@ class Storage:
         except OSError as exc:
             raise unavailable(exc) from exc
 
+    def begin(self, path: str) -> pa.OSFile:
+        """Open a new file, to be written piece by piece; durable by ``sync`` once it is closed.
+
+        On a local path only.
+        """
+        assert self.local is not None
+        try:
+            self._ensure_directory((self.local / path).parent)
+            return pa.OSFile(str(self.local / path), "wb")
+        except OSError as exc:
+            raise unavailable(exc) from exc
+
     def create(self, path: str, data: bytes) -> bool:
         """Make a small file appear, whole and durable, unless there is one: False then.
 

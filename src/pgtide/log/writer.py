@@ -161,11 +161,11 @@ class LogWriter:
 
     def _write_file(self, day: date, rows: pa.Table) -> AddAction:
         options = SMALL_PARQUET_OPTIONS if rows.nbytes < SMALL_BYTES else PARQUET_OPTIONS
-        file = PartFile(day, options)
+        file = PartFile(self.storage, day, options)
         for begin, end in _row_groups(rows):
             file.add(rows.slice(begin, end - begin))
         self.uncommitted.add(file.path)
-        return file.save(self.storage)
+        return file.save()
 
 
 def _row_groups(rows: pa.Table) -> Iterator[tuple[int, int]]:
