@@ -189,6 +189,15 @@ def test_rows_around_midnight_stay_in_order(small_log: Any, day_later: Any) -> N
     assert small_log.positions() == before == [(1000, 0), (1010, 0), (1020, 0), (1030, 0)]
 
 
+def test_files_of_two_days_do_not_overlap(small_log: Any, day_later: Any) -> None:
+    """A stream may take them in two batches: a clock that goes back must not mix them."""
+    times = [day_later - timedelta(days=1), day_later, day_later - timedelta(days=1), day_later]
+    rows = [{"lsn": 1000 + 10 * n, "committed_at": at} for n, at in enumerate(times)]
+    small_log.append(rows)
+    files = sorted(small_log.open().snapshot().files, key=lambda file: file.day)
+    assert [(file.low.lsn, file.high.lsn) for file in files] == [(1000, 1000), (1010, 1030)]
+
+
 def test_tables_filled_one_after_the_other_are_merged_once(
     small_log: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

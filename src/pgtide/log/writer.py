@@ -17,6 +17,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction
@@ -186,8 +187,11 @@ def _by_day(rows: pa.Table) -> list[tuple[date, pa.Table]]:
     first, last = bounds["min"] // _DAY_MICROS, bounds["max"] // _DAY_MICROS
     if first == last:
         return [(_EPOCH_DAY + timedelta(days=first), rows)]
-    days = pc.fill_null_backward(pc.fill_null_forward(pc.divide(micros, _DAY_MICROS)))
+    known = pc.fill_null_backward(pc.fill_null_forward(pc.divide(micros, _DAY_MICROS)))
+    # Clocks may go back, positions may not: no file has rows that come before another's of an
+    # earlier day, whatever batches a stream makes of the files.
+    days = np.maximum.accumulate(known.to_numpy())
     return [
-        (_EPOCH_DAY + timedelta(days=day), rows.filter(pc.equal(days, day)))
-        for day in sorted(pc.unique(days).to_pylist())
+        (_EPOCH_DAY + timedelta(days=int(day)), rows.filter(pa.array(days == day)))
+        for day in np.unique(days)
     ]

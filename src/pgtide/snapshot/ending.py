@@ -51,8 +51,11 @@ class Ending:
         """The same, for that many chunks."""
         return replace(self, last_chunk=self.first_chunk + chunks)
 
-    def rows(self, held: Held, counted: Mapping[str, int]) -> pa.Table:
-        """The rows, with the log's columns; ``counted``: rows that were read, by table."""
+    def rows(self, held: Held, counted: Mapping[str, int]) -> tuple[pa.Table, pa.Table]:
+        """The rows before and behind the reads, with the log's columns.
+
+        ``counted``: rows that were read, by table.
+        """
         lsn = Lsn(held.point - 1)
         sweep = json.dumps(
             {
@@ -63,9 +66,9 @@ class Ending:
                 "refresh": f"snapshot/{held.point}",
             }
         )
-        rows = [_row(held, seq, "sweep", sweep, shape) for seq, shape in enumerate(self.before)]
+        before = [_row(held, seq, "sweep", sweep, shape) for seq, shape in enumerate(self.before)]
         behind = self.last_chunk << FIRST_SEQ_BITS
-        rows += [
+        after = [
             _row(held, behind + index, "sweep", sweep, shape)
             for index, shape in enumerate(self.after)
         ]
@@ -77,7 +80,10 @@ class Ending:
             }
         )
         last = _row(held, behind + len(self.after), "message", message, None)
-        return pa.Table.from_pylist([*rows, {**last, "last": True}], schema=FILE_SCHEMA)
+        return (
+            pa.Table.from_pylist(before, schema=FILE_SCHEMA),
+            pa.Table.from_pylist([*after, {**last, "last": True}], schema=FILE_SCHEMA),
+        )
 
 
 def _row(held: Held, seq: int, op: str, payload: str, shape: Shape | None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ everything has.
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -264,12 +265,15 @@ class InitialSnapshot:
     ) -> None:
         """Make it all true."""
         rows = {name: table.rows for name, table in self.progress.tables.items()}
-        own = session.writer.write_part(ending.rows(held, rows))
+        first, last = ending.rows(held, rows)
+        before = session.writer.write_part(first)
+        behind = session.writer.write_part(last)
         fault("snapshot_written")
         with connect(self._config.source.url.reveal(), application_name=APPLICATION) as conn:
             check_publications(conn, self._config.source.slot)
         session.writer.commit(
-            [*parts, *own],
+            # In the order of their rows: a stream takes files as they are named.
+            [*before, *sorted(parts, key=_first_seq), *behind],
             held.point,
             session.start.timeline,
             {history_app_id(self._config.source.slot): int(held.point)},
@@ -305,3 +309,8 @@ def _portable(url: str, conn: SqlConnection) -> str:
     if conn.info.password:
         return conninfo.make_conninfo(url, password=conn.info.password)
     return url
+
+
+def _first_seq(part: AddAction) -> int:
+    statistics = json.loads(part.stats)
+    return int(statistics["minValues"]["seq"])
