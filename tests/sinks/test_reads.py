@@ -235,6 +235,7 @@ INSERT INTO t VALUES (5, 'e', 'short');
     store = RefreshStore(storage(captured))
     refresh = Refresh(table="public.t")
     store.add(refresh)
+    store.steer(refresh.id, "pause")  # the capture leaves it to this test
     deliver(spark, captured, mode)
     state = StateFile(storage(captured), mode).load()
     assert state is not None
