@@ -123,9 +123,9 @@ class History(Section):
     chunk_bytes: Annotated[Bytes, _at_least("64kB", parse_size)] = 64 << 20
     """Table pages that a chunk of the initial snapshot reads, as in `64MB`."""
     max_rate: int | None = Field(default=None, ge=1)
-    """Rows a second that a refresh reads at most."""
+    """Rows a second that a snapshot or a refresh reads at most."""
     window: Annotated[str, AfterValidator(reporting(_window))] | None = None
-    """Time of day, UTC, in which refreshes read, as in `22:00-06:00`."""
+    """Time of day, UTC, in which refreshes read and a snapshot may begin, as in `22:00-06:00`."""
 
 
 class Spark(Section):
