@@ -62,6 +62,7 @@ def main() -> None:
         before, began = _cpu_seconds(), time.perf_counter()
         assert snapshot.take()
         seconds = time.perf_counter() - began
+        cpu = {kind: value - before.get(kind, 0.0) for kind, value in _cpu_seconds().items()}
         peaks = {each.name: each.peak_mb for each in descendants()}
         workers = [peak for name, peak in peaks.items() if name.startswith("python")]
         print(
@@ -69,7 +70,8 @@ def main() -> None:
                 {
                     "rows": snapshot.progress.rows,
                     "seconds": seconds,
-                    "cpu_s": _cpu_seconds() - before,
+                    "cpu_s": sum(cpu.values()),
+                    **{f"{kind}_cpu_s": round(value, 2) for kind, value in cpu.items()},
                     "task_peak_mb": max(workers, default=0.0),
                     "python_peak_mb": sum(workers),
                     "driver_peak_mb": peaks["driver"],
@@ -82,8 +84,13 @@ def main() -> None:
         spark.stop()
 
 
-def _cpu_seconds() -> float:
-    return sum(each.cpu_s for each in descendants())
+def _cpu_seconds() -> dict[str, float]:
+    """By kind of process: driver, java, python (the tasks)."""
+    found: dict[str, float] = {}
+    for each in descendants():
+        kind = each.name.split()[0]
+        found[kind] = found.get(kind, 0.0) + each.cpu_s
+    return found
 
 
 if __name__ == "__main__":

@@ -284,3 +284,12 @@ def _read(path: Path) -> str:
         return path.read_text(errors="replace")
     except OSError:
         return ""
+
+
+def test_a_condition_needs_a_key(
+    make_captured: MakeCaptured, database: Database, spark: SparkSession
+) -> None:
+    database.execute("CREATE TABLE keyless (n int)")
+    captured = make_captured(database, snapshot="initial", keyless="full")
+    with pytest.raises(ConfigError, match="no primary key"):
+        take(captured, spark, where={"public.keyless": "n > 1"})

@@ -126,7 +126,7 @@ class History(Section):
     """Rows a second that are read at most; 0: no limit. Not set: 50 000 in a refresh, no limit
     in the initial snapshot."""
     window: Annotated[str, AfterValidator(reporting(_window))] | None = None
-    """Time of day, UTC, in which refreshes read, as in `22:00-06:00`."""
+    """Time of day, UTC, in which refreshes read and a snapshot may begin, as in `22:00-06:00`."""
 
 
 class Spark(Section):

@@ -56,6 +56,12 @@ def check_conditions(conn: SqlConnection, where: Mapping[str, str], selection: S
                 f"--where names {name}, which is not read",
                 hint="Name a captured table, as schema.table, that --tables does not leave out.",
             )
+        if not any(column.key for column in tables[0].shape.columns):
+            raise ConfigError(
+                f"--where names {name}, which has no primary key",
+                detail="Rows that are in the log already would be there twice.",
+                hint="Read the whole table: leave the condition out.",
+            )
         heap = tables[0].heaps[0]
         query = sql.SQL("SELECT FROM ONLY {} WHERE ({}) LIMIT 0").format(
             sql.Identifier(heap.schema, heap.table), Verbatim(condition)

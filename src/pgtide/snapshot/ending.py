@@ -35,7 +35,7 @@ class Ending:
 
     @classmethod
     def of(cls, selection: Selection, *, swept: bool) -> Ending:
-        """``swept``: the log had events. What a condition leaves out may still be there."""
+        """``swept``: the log has events. What a condition leaves out may still be there."""
         shapes = [table.shape for table in selection.tables if swept and table.where is None]
         return cls(
             before=tuple(shape for shape in shapes if not shape.keys),

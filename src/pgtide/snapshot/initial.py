@@ -31,7 +31,7 @@ from pgtide.capture.startup import check_publications
 from pgtide.capture.stream import advance
 from pgtide.config import Config, TablePatterns
 from pgtide.config.units import parse_window
-from pgtide.errors import LogError, SlotBusy
+from pgtide.errors import LogError, SlotBusy, SourceError, SourceExhausted
 from pgtide.log.schema import CHANGES
 from pgtide.log.shapes import ShapeStore
 from pgtide.log.snapshot import newest_snapshot
@@ -160,7 +160,7 @@ class InitialSnapshot:
                     return False
             selection = self._with_shapes(held)
             fault("snapshot_shapes")
-            ending = Ending.of(selection, swept=not log.empty)
+            ending = Ending.of(selection, swept=not fresh)
             chunks = plan_chunks(
                 keeper.conn, selection, self._config.history.chunk_bytes, first=ending.first_chunk
             )
@@ -193,7 +193,15 @@ class InitialSnapshot:
     def _catch_up(self, session: CaptureSession, point: Lsn) -> None:
         """Bring the log to C, so that what is read there comes behind all that it has."""
         self._say("catching up")
-        session.catch_up(point, tick=self._tick)
+        try:
+            session.catch_up(point, tick=self._tick)
+        except SourceExhausted as exc:
+            raise SourceError(
+                "the log cannot be brought to the snapshot's point",
+                detail=f"The server gave up on a batch of changes: {exc.message}.",
+                hint="Run pgtide capture --until-current with source.snapshot: never, then again: "
+                "pgtide snapshot",
+            ) from exc
         if not self._stop.is_set() and session.writer.position != point:
             raise LogError(
                 "the log did not stop where the snapshot is",

@@ -68,6 +68,9 @@ class Keeper:
                 self.held = self._try()
                 if self.held is not None or self._stop.is_set():
                     return self
+        except psycopg.errors.LockNotAvailable as exc:
+            self.conn.close()
+            raise not_free() from exc
         except psycopg.Error as exc:
             self.conn.close()
             raise translate(exc) from exc
@@ -102,8 +105,6 @@ class Keeper:
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
             self.conn.execute("ROLLBACK")
             return None  # one is gone
-        except psycopg.errors.LockNotAvailable as exc:
-            raise not_free() from exc
         fault("snapshot_locked")
         held = self._import(seen)
         if held is None:
