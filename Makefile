@@ -10,7 +10,7 @@ COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --quiet \
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow lint format requirements docs clean postgres-versions s3-server \
 	bench-capture bench-capture-latency bench-log-age bench-pipeline bench-freshness \
-	bench-pipeline-age bench-backlog
+	bench-pipeline-age bench-backlog bench-verify
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' \
@@ -61,6 +61,9 @@ bench-pipeline-age: setup  ## The same on a log with 50 000 commits behind it
 
 bench-backlog: setup  ## Ten million changes within 4 GB
 	$(BIN)/python -m benchmarks.backlog
+
+bench-verify: setup  ## Five million rows verified, against one aggregate in Postgres
+	$(BIN)/python -m benchmarks.verify
 
 postgres-versions:  ## Fetch the Postgres releases of the version tests (needs Maven)
 	scripts/postgres-versions

@@ -35,6 +35,7 @@ COMMANDS = {
     "status": "Show slot, log, pipelines and how far each is behind.",
     "resume": "Take up tables that a pipeline has parked.",
     "replay": "Build a pipeline's target from the log once more.",
+    "verify": "Compare mirrors with the source and list the rows that differ.",
     "log": "Look at the change log and maintain it.",
     "destroy": "Remove from the source what init made: slot, publication, triggers, schema.",
     "version": "Print the versions of pgtide and what it runs on.",

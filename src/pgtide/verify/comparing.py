@@ -41,6 +41,15 @@ class Pace:
 
 
 @dataclass(frozen=True)
+class Part:
+    """Some ranges of an integer key: a large table can be compared in several snapshots."""
+
+    rows: int  # about so many
+    start: int | None = None  # the first range, None for the first part
+    shift: int | None = None  # that of the first part: all are cut alike
+
+
+@dataclass(frozen=True)
 class Comparison:
     """One table, both sides pinned."""
 
@@ -49,27 +58,45 @@ class Comparison:
     sessions: Sequence[SqlConnection]  # on the same snapshot
     sample: float | None = None
     seed: str = ""
+    part: Part | None = None
     pace: Pace = field(default_factory=Pace)
     on_progress: Callable[[int, int], None] | None = None  # segments that are done, of how many
 
-    def fill(self, report: TableReport) -> None:
-        """Compare, and write what was found into the report."""
+    def fill(self, report: TableReport) -> Part | None:
+        """Compare, and add what was found to the report; the part that is to come next."""
         ranges = self._ranges()
-        chosen = None if self.sample is None else sampled(ranges.numbers, self.sample, self.seed)
-        ours, theirs = self._checksums(ranges, chosen)
-        report.rows = sum(rows for rows, _ in ours.values())
-        report.target_rows = sum(rows for rows, _ in theirs.values())
+        chosen, following, outside = None, None, True
+        if self.sample is not None:
+            chosen = sampled(ranges.numbers, self.sample, self.seed)
+        elif self.part is not None and isinstance(ranges, KeyRanges):
+            chosen, following = self._parted(ranges, self.part)
+            outside = self.part.start is None
+        ours, theirs = self._checksums(ranges, chosen, outside=outside)
+        report.rows += sum(rows for rows, _ in ours.values())
+        report.target_rows += sum(rows for rows, _ in theirs.values())
         differing = _differing(ours, theirs)
         if differing and self._scattered(ranges, differing, ours, theirs):
             ranges = HashRanges.over("key", report.rows)
-            ours, theirs = self._checksums(ranges, None)
+            ours, theirs = self._checksums(ranges, None, outside=True)
             differing = _differing(ours, theirs)
         while differing and (finer := self._finer(ranges, differing, ours, theirs)):
             ours, theirs = self._again(ranges, sorted(differing), finer)
             ranges, differing = finer, _differing(ours, theirs)
         if differing:
+            before = report.differing
             self._narrow(report, ranges, _groups(differing, ours, theirs))
-            assert report.differing, "checksums differ, so some rows do"
+            assert report.differing > before, "checksums differ, so some rows do"
+        return following
+
+    def _parted(self, ranges: KeyRanges, part: Part) -> tuple[list[int], Part | None]:
+        """The ranges of a part, and the next part."""
+        rows = sum(relation.rows for relation in self.source.plan.relations)
+        count = max(1, len(ranges.numbers) * part.rows // max(rows, 1))
+        first = ranges.numbers.start if part.start is None else part.start
+        last = min(ranges.numbers.stop, first + count)
+        ended = last >= ranges.numbers.stop
+        following = None if ended else replace(part, start=last, shift=ranges.shift)
+        return list(range(first, last)), following
 
     # -- checksums ------------------------------------------------------------------------
 
@@ -83,10 +110,14 @@ class Comparison:
                 bounds = self.source.key_bounds(self.sessions[0])
             if bounds is not None:
                 key = plan.keys[0]
-                return KeyRanges.over(identifier(key.name), quoted(key.target), *bounds, rows)
+                cut = KeyRanges.over(identifier(key.name), quoted(key.target), *bounds, rows)
+                known = self.part.shift if self.part is not None else None
+                return cut if known is None else replace(cut, shift=known)
         return HashRanges.over("key" if self.sample is not None and plan.keys else "row", rows)
 
-    def _checksums(self, ranges: Ranges, chosen: list[int] | None) -> tuple[Sums, Sums]:
+    def _checksums(
+        self, ranges: Ranges, chosen: list[int] | None, *, outside: bool
+    ) -> tuple[Sums, Sums]:
         condition = ""
         if chosen is not None and isinstance(ranges, HashRanges):
             condition = ranges.within(chosen)
@@ -95,7 +126,7 @@ class Comparison:
             segments,
             ranges,
             condition,
-            lambda: self.target.checksums(ranges, chosen, outside=True),
+            lambda: self.target.checksums(ranges, chosen, outside=outside),
         )
 
     def _again(self, ranges: Ranges, numbers: list[int], finer: Ranges) -> tuple[Sums, Sums]:
@@ -179,7 +210,7 @@ class Comparison:
                         changed[key_hash] = one
                 elif len(found) < LISTED:
                     found.append(one)
-        report.differences = listed([*found, *self._with_columns(changed)])
+        report.differences = listed([*report.differences, *found, *self._with_columns(changed)])
 
     def _with_columns(self, changed: dict[int, Difference]) -> list[Difference]:
         """Which columns of the changed rows differ."""
@@ -221,7 +252,8 @@ def _coarse(number: int, ranges: Ranges, finer: Ranges) -> int:
     """The range that a range of a finer cut is in."""
     if isinstance(ranges, KeyRanges) and isinstance(finer, KeyRanges):
         return number >> (ranges.shift - finer.shift)
-    assert isinstance(ranges, HashRanges) and isinstance(finer, HashRanges)
+    assert isinstance(ranges, HashRanges)
+    assert isinstance(finer, HashRanges)
     return number >> (finer.bits - ranges.bits)
 
 

@@ -69,10 +69,8 @@ def _unseen(moment: Moment) -> Column | None:
 
 
 def _keys(events: DataFrame, plan: TablePlan) -> list[tuple[str, ...]]:
-    indexes = plan.mirror.layout.keys
-
     def key(side: str) -> Column:
-        return F.array(*[F.get(side, F.lit(index)) for index in indexes])
+        return F.array(*[F.get(side, F.lit(index)) for index in plan.key_indexes])
 
     both = events.select(F.explode(F.array(key("after"), key("before"))).alias("key"))
     whole = both.filter("NOT exists(key, part -> part IS NULL)").distinct()
@@ -85,7 +83,7 @@ def _bounded(plan: TablePlan, found: list[T]) -> list[T]:
     if len(found) > MOST:
         raise SourceExhausted(
             "too many rows are being changed to leave them out",
-            detail=f"More than {MOST} rows of {'.'.join(plan.table)} changed since it was looked at.",
+            detail=f"More than {MOST} rows of {'.'.join(plan.table)} changed meanwhile.",
             hint="Try again when less is written: pgtide verify",
         )
     return found

@@ -56,6 +56,7 @@ class TablePlan:
     columns: tuple[Compared, ...]
     keys: tuple[Compared, ...]  # empty for a table without a key
     key_columns: tuple[Column, ...]
+    key_indexes: tuple[int, ...]  # of these columns in rows of the log
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -107,7 +108,7 @@ def plan_table(
     )
     try:
         wanted = {column.name: column for column in mirror.columns()}
-        keys = list(mirror.keys()) if layout.keys else []
+        places = dict(zip(mirror.keys(), layout.keys, strict=True)) if layout.keys else {}
     except (ConfigError, PipelineError) as error:
         raise Refused(error.message) from error
     types = _types(target, shape, wanted)
@@ -125,11 +126,14 @@ def plan_table(
             left_out[column.name] = _reason(changed, types[name])
     known = {column.attnum for column in layout.columns}
     left_out |= {c.name: NOT_IN_LOG for c in shape.columns if c.attnum not in known}
-    if missing := [key for key in keys if key not in compared]:
+    if missing := [key for key in places if key not in compared]:
         raise Refused(f"its key column {missing[0]} cannot be compared")
-    if not keys and left_out:
+    if not places and left_out:
         raise Refused("it has no key, and columns that cannot be compared")
     by_name = {column.name: column for column in shape.columns}
+    # In the order of the table's columns, whatever that of the partition is which was seen last.
+    order = list(by_name)
+    keys = sorted(places, key=lambda key: order.index(compared[key].name))
     return TablePlan(
         table=(shape.schema, shape.table),
         logged=logged,
@@ -139,6 +143,7 @@ def plan_table(
         columns=tuple(compared.values()),
         keys=tuple(compared[key] for key in keys),
         key_columns=tuple(by_name[compared[key].name] for key in keys),
+        key_indexes=tuple(places[key] for key in keys),
         left_out=left_out,
     )
 

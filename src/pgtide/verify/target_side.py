@@ -107,7 +107,7 @@ class TargetTable:
         layout = self.plan.mirror.layout
         texts = [f"k{n} string" for n in range(len(self.plan.keys))]
         keys = self.spark.createDataFrame(list(self.in_flight), ", ".join(texts))
-        codecs = [layout.codecs[index] for index in layout.keys]
+        codecs = [layout.codecs[index] for index in self.plan.key_indexes]
         typed = keys.selectExpr(
             *[f"{codec.decode(Sql(f'k{n}'))} AS v{n}" for n, codec in enumerate(codecs)]
         )

@@ -6,7 +6,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from pyspark.sql import SparkSession
 
@@ -23,7 +24,7 @@ from pgtide.postgres.connection import connect
 from pgtide.rules import compile_rules
 from pgtide.shape import Shape
 from pgtide.sinks.delta.target import Target
-from pgtide.verify.comparing import Comparison, Pace
+from pgtide.verify.comparing import Comparison, Pace, Part
 from pgtide.verify.in_flight import rows_in_flight
 from pgtide.verify.moment import NAME, SourceMoment, nudge
 from pgtide.verify.planning import Refused, TablePlan, plan_table, refusal, refuse_rules
@@ -37,6 +38,7 @@ GROUP_PAGES = 131_072  # of tables that share a snapshot: 1 GB
 GROUP_TABLES = 50
 SESSIONS = 2
 
+Group: TypeAlias = list[tuple[Shape, list[Shape]]]  # tables, each with its relations
 OnProgress = Callable[[str, int, int], None]
 """Called with a table, the parts of it that are done, and how many there are."""
 
@@ -46,9 +48,11 @@ class Options:
     """What is asked for."""
 
     tables: Sequence[str] = ()  # patterns; all when there are none
+    only: Sequence[str] = ()  # names, exactly; all when there are none
     sample: float | None = None  # the share of ranges
     seed: str = ""
     rate: float | None = None  # rows a second that are read of the source
+    part_rows: int | None = None  # of a large table that share a snapshot, where that can be
     gentle: bool = False  # leave Spark to the pipelines: one session, one core
     run_here: bool = True  # whether capture and pipeline may be run here
     stop: threading.Event = field(default_factory=threading.Event)
@@ -81,7 +85,11 @@ class Verification:
             report.seed = self._options.seed
         self._catch_up()
         for group in self._groups(self._tables(), report):
-            self._verify(group, report)
+            part = None if self._options.part_rows is None else Part(self._options.part_rows)
+            tables: dict[str, TableReport] = {}
+            while (part := self._verify(group, tables, part)) is not None:
+                pass
+            report.tables += tables.values()
         report.tables.sort(key=lambda table: table.table)
         return report
 
@@ -118,6 +126,7 @@ class Verification:
             if not shape.root_oid
             and wanted.matches(shape.schema, shape.table)
             and (asked is None or asked.matches(shape.schema, shape.table))
+            and (not self._options.only or shape.name in self._options.only)
             and self._members(shape, layouts)
         ]
         return sorted(found, key=lambda shape: shape.name)
@@ -130,8 +139,8 @@ class Verification:
 
     def _groups(
         self, tables: list[tuple[Shape, list[Shape], int]], report: PipelineReport
-    ) -> Iterator[list[tuple[Shape, list[Shape]]]]:
-        group: list[tuple[Shape, list[Shape]]] = []
+    ) -> Iterator[Group]:
+        group: Group = []
         pages = 0
         for root, members, size in tables:
             try:
@@ -139,7 +148,8 @@ class Verification:
             except Refused as reason:
                 report.tables.append(TableReport(root.name, refused=str(reason)))
                 continue
-            if group and (pages + size > GROUP_PAGES or len(group) >= GROUP_TABLES):
+            alone = self._options.part_rows is not None
+            if group and (alone or pages + size > GROUP_PAGES or len(group) >= GROUP_TABLES):
                 yield group
                 group, pages = [], 0
             group.append((root, members))
@@ -155,48 +165,65 @@ class Verification:
 
     # -- one group ----------------------------------------------------------------------------
 
-    def _verify(self, group: list[tuple[Shape, list[Shape]]], report: PipelineReport) -> None:
+    def _verify(
+        self,
+        group: Group,
+        tables: dict[str, TableReport],
+        part: Part | None,
+    ) -> Part | None:
+        """Compare tables in one snapshot; the next part of one that is compared in parts."""
         names = [quoted_name(shape) for _, members in group for shape in members]
         with SourceMoment(self._url, names) as held:
-            layouts = read_layouts(held.keeper)
-            known = {root.oid: {s.oid for s in members} for root, members in group}
-            roots = [layouts[oid] for oid in known if oid in layouts]
-            relations = read_relations(held.keeper, self._config.source.slot, layouts, roots)
-            self._readiness.reach(held.moment.after)
-            shapes = Log(self._config.log.path, self._config.log.storage).shapes()
-            pinned: list[tuple[TableReport, TablePlan, int | None]] = []
-            for root in roots:
-                mine = tuple(r for r in relations[root.oid] if r.oid in known[root.oid])
-                table = TableReport(root.name, position=str(held.moment.after))
-                table.sample = self._options.sample
-                report.tables.append(table)
-                try:
-                    plan = self._plan(root, mine, shapes)
-                except Refused as reason:
-                    table.refused = str(reason)
-                    continue
-                opened = plan.target.open()
-                pinned.append((table, plan, None if opened is None else opened.version()))
+            pinned = self._pin(held, group, tables)
             sessions = 1 if self._options.gentle else self._config.history.parallelism or SESSIONS
             connections = [held.session() for _ in range(min(sessions, os.cpu_count() or 1, 8))]
             for table, plan, version in pinned:
                 began = time.monotonic()
                 target = TargetTable(self._spark, plan, version, (), self._options.gentle)
                 found = rows_in_flight(self._spark, self._storage, plan, held.moment, target)
-                target = TargetTable(self._spark, plan, version, found, self._options.gentle)
-                table.in_flight = len(found)
-                table.key = tuple(key.name for key in plan.keys)
-                table.left_out = dict(plan.left_out)
-                Comparison(
+                comparison = Comparison(
                     source=SourceTable(plan, found),
-                    target=target,
+                    target=replace(target, in_flight=found),
                     sessions=connections,
                     sample=self._options.sample,
                     seed=self._options.seed,
+                    part=part,
                     pace=Pace(self._options.rate, self._options.stop),
                     on_progress=self._shown(table.table),
-                ).fill(table)
-                table.seconds = time.monotonic() - began
+                )
+                table.in_flight += len(found)
+                part = comparison.fill(table)
+                table.seconds += time.monotonic() - began
+        return part
+
+    def _pin(
+        self,
+        held: SourceMoment,
+        group: Group,
+        tables: dict[str, TableReport],
+    ) -> list[tuple[TableReport, TablePlan, int | None]]:
+        """Wait until the mirrors have what the snapshot sees, and choose the version of each."""
+        layouts = read_layouts(held.keeper)
+        known = {root.oid: {shape.oid for shape in members} for root, members in group}
+        roots = [layouts[oid] for oid in known if oid in layouts]
+        relations = read_relations(held.keeper, self._config.source.slot, layouts, roots)
+        self._readiness.reach(held.moment.after)
+        shapes = Log(self._config.log.path, self._config.log.storage).shapes()
+        pinned = []
+        for root in roots:
+            table = tables.setdefault(root.name, TableReport(root.name))
+            table.position, table.sample = str(held.moment.after), self._options.sample
+            mine = tuple(r for r in relations[root.oid] if r.oid in known[root.oid])
+            try:
+                plan = self._plan(root, mine, shapes)
+            except Refused as reason:
+                table.refused = str(reason)
+                continue
+            table.key = tuple(key.name for key in plan.keys)
+            table.left_out = dict(plan.left_out)
+            opened = plan.target.open()
+            pinned.append((table, plan, None if opened is None else opened.version()))
+        return pinned
 
     def _plan(
         self, root: Shape, relations: tuple[Relation, ...], shapes: Mapping[int, Shape]
