@@ -39,8 +39,8 @@ STATEMENTS = (
     "UPDATE named SET a = 'z' || %(r)s WHERE b = %(b)s",
     "INSERT INTO bag VALUES (%(r)s %% 5, 'b' || %(r)s %% 3)",
     "DELETE FROM bag WHERE ctid = (SELECT ctid FROM bag WHERE a = %(r)s %% 5 LIMIT 1)",
-    "INSERT INTO emptied VALUES (%(fresh)s, 1)",
 )
+EMPTIED = "INSERT INTO emptied VALUES (%(fresh)s, 1)"
 
 
 class Writer(threading.Thread):
@@ -50,6 +50,7 @@ class Writer(threading.Thread):
         super().__init__(daemon=True)
         self._captured = captured
         self._random = random.Random(number)
+        self._statements = (EMPTIED,) if number == 0 else STATEMENTS
         self._fresh = 10_000_000 * (number + 1)
         self._stop_writing = stop
         self.transactions = 0
@@ -70,8 +71,8 @@ class Writer(threading.Thread):
                 self._fresh += 1
                 values = {"k": draw.randint(1, 2000), "b": draw.randint(1, 300)}
                 values |= {"fresh": self._fresh, "r": draw.randint(1, 10**6)}
-                connection.execute(draw.choice(STATEMENTS).encode(), values)
-            if draw.random() < 0.003:
+                connection.execute(draw.choice(self._statements).encode(), values)
+            if self._statements == (EMPTIED,) and draw.random() < 0.01:
                 connection.execute("TRUNCATE emptied")
             if draw.random() < 0.02:
                 self._stop_writing.wait(0.7)  # a long transaction
@@ -132,7 +133,7 @@ def verify_for(spark: SparkSession, captured: Captured, seconds: float) -> int:
     captured.run(TABLES)
     config = lake_config(captured)
     passes, flying = 0, 0
-    with running(spark, captured), writing(captured, 3) as writers:
+    with running(spark, captured), writing(captured, 4) as writers:
         wait_until(lambda: all(writer.transactions for writer in writers), "writers")
         until = time.monotonic() + seconds
         while time.monotonic() < until or passes < 2:

@@ -29,10 +29,13 @@ class Pace:
     """Lets so many rows a second through; None: all."""
 
     rate: float | None = None
+    check: Callable[[], None] | None = None  # raises when the source is to be left alone
     stop: threading.Event = field(default_factory=threading.Event)
     _due: float = 0.0
 
     def passed(self, rows: int) -> None:
+        if self.check is not None:
+            self.check()
         if self.rate is not None:
             self._due = max(self._due, time.monotonic()) + rows / self.rate
             self.stop.wait(max(0.0, self._due - time.monotonic()))

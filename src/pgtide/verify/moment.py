@@ -9,12 +9,15 @@ their transaction ids. So once a target has everything up to L2, its rows are th
 rows that were changed after L1 or by such a transaction: rows in flight.
 
 Tables are locked in ACCESS SHARE mode before S is taken, as pg_dump does: TRUNCATE or a rewrite
-would otherwise change what S sees.
+would otherwise change what S sees. Each session locks for itself and at once: a lock that is asked
+for later would queue behind a TRUNCATE that waits for us. Whoever waits for such a table is not
+kept waiting for long: the moment is given up then, and taken again later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -28,12 +31,18 @@ from pgtide.position import Lsn
 from pgtide.postgres.connection import SqlConnection, connect, translate
 
 NAME = "pgtide verify"
-LOCK_TIMEOUT_S = 10
+LOCK_TIMEOUT_S = 3
+ATTEMPTS = 10  # to get all locks
+YIELD_S = 30  # that somebody may wait for one of the tables
+LOOK_S = 1.0  # between two looks whether somebody does
 CLOCK_SLACK = timedelta(minutes=1)
 HEARTBEAT_PREFIX = "pgtide.heartbeat"  # capture moves on with it, and logs nothing
 
-_SESSION = "SET jit = off; SET max_parallel_workers_per_gather = 0; SET row_security = off"
-_BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+_SESSION = (
+    "SET jit = off; SET max_parallel_workers_per_gather = 0; SET row_security = off;"
+    " SET idle_in_transaction_session_timeout = 0"
+)
+_LOCK_TIMEOUT = f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S}s'"
 
 # Whoever has a transaction id when S is taken has it now, or begins to write after now.
 _OLDEST = """
@@ -41,13 +50,20 @@ SELECT CASE WHEN pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') THEN le
     (SELECT min(xact_start) FROM pg_stat_activity WHERE backend_xid IS NOT NULL),
     (SELECT min(prepared) FROM pg_prepared_xacts)) END
 """
+_WAITING = """
+SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'relation'
+    AND relation = ANY (%s::oid[]) AND waitstart < clock_timestamp() - make_interval(secs => %s)
+"""
+
+
+class Yielded(SourceExhausted):
+    """Somebody needs a table for himself: the moment was given up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
     """A snapshot and its surroundings."""
 
-    snapshot: str  # its name, for other sessions
     before: Lsn
     after: Lsn
     xmax: int  # 64 bits
@@ -63,45 +79,50 @@ class Moment:
 class SourceMoment:
     """Holds a moment of the source, with locks on the tables that are looked at."""
 
-    def __init__(self, url: str, relations: Sequence[str]) -> None:
+    def __init__(self, url: str, relations: Mapping[int, str], sessions: int = 1) -> None:
+        """``relations``: quoted names by oid; ``sessions``: how many are to read them."""
         self._url = url
         self._relations = relations
-        self._keeper = connect(url, application_name=NAME)
-        self._sessions: list[SqlConnection] = []
+        self._count = sessions
+        self._looked_at = time.monotonic()
+        self._all: list[SqlConnection] = []
 
     def __enter__(self) -> Self:
         try:
-            with connect(self._url, application_name=NAME) as probe:
-                self.moment = self._take(probe)
-        except psycopg.errors.LockNotAvailable as exc:
-            self.close()
-            raise SourceExhausted(
-                "a table that is to be verified is locked",
-                detail=f"Waited {LOCK_TIMEOUT_S} s for somebody who changes or truncates it.",
-                hint="Try again later: pgtide verify",
-            ) from exc
+            for attempt in range(ATTEMPTS):
+                try:
+                    self.moment = self._take()
+                    return self
+                except psycopg.errors.LockNotAvailable:
+                    self.close()
+                    time.sleep(0.1 * attempt)  # somebody else needs the table first
         except psycopg.Error as exc:
             self.close()
             raise translate(exc) from exc
         except BaseException:
             self.close()
             raise
-        return self
+        raise SourceExhausted(
+            "a table that is to be verified is locked",
+            detail="Somebody changes or truncates it, again and again or for long.",
+            hint="Try again later: pgtide verify",
+        )
 
-    def _take(self, probe: SqlConnection) -> Moment:
-        keeper = self._keeper
-        keeper.execute(f"{_SESSION}; SET idle_in_transaction_session_timeout = 0; {_BEGIN}")
-        keeper.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S}s'")
-        for relation in self._relations:
-            keeper.execute(f"LOCK TABLE ONLY {relation} IN ACCESS SHARE MODE".encode())
-        oldest = _value(probe, _OLDEST)
-        before = Lsn.parse(_value(probe, "SELECT pg_current_wal_insert_lsn()::text"))
-        name = _value(keeper, "SELECT pg_export_snapshot()")
-        _, xmax, running = _value(keeper, "SELECT pg_current_snapshot()::text").split(":")
-        after = Lsn.parse(_value(probe, "SELECT pg_current_wal_insert_lsn()::text"))
-        nudge(probe)
+    def _take(self) -> Moment:
+        with connect(self._url, application_name=NAME) as probe:
+            for _ in range(self._count + 1):
+                self._all.append(connect(self._url, application_name=NAME))
+                self._begin(self._all[-1])
+            keeper = self._all[0]
+            oldest = _value(probe, _OLDEST)
+            before = Lsn.parse(_value(probe, "SELECT pg_current_wal_insert_lsn()::text"))
+            name = _value(keeper, "SELECT pg_export_snapshot()")
+            _, xmax, running = _value(keeper, "SELECT pg_current_snapshot()::text").split(":")
+            after = Lsn.parse(_value(probe, "SELECT pg_current_wal_insert_lsn()::text"))
+            nudge(probe)
+        for session in self.sessions:
+            session.execute(f"SET TRANSACTION SNAPSHOT '{name}'".encode())
         return Moment(
-            snapshot=name,
             before=before,
             after=after,
             xmax=int(xmax),
@@ -109,27 +130,40 @@ class SourceMoment:
             oldest=None if oldest is None else oldest - CLOCK_SLACK,
         )
 
+    def _begin(self, session: SqlConnection) -> None:
+        session.execute(_SESSION)
+        session.execute(f"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY; {_LOCK_TIMEOUT}")
+        for name in self._relations.values():
+            session.execute(f"LOCK TABLE ONLY {name} IN ACCESS SHARE MODE".encode())
+
     @property
     def keeper(self) -> SqlConnection:
         """The session that took the snapshot."""
-        return self._keeper
+        return self._all[0]
 
-    def session(self) -> SqlConnection:
-        """One more session that sees the same rows."""
-        connection = connect(self._url, application_name=NAME)
-        self._sessions.append(connection)
-        try:
-            connection.execute(f"{_SESSION}; SET idle_in_transaction_session_timeout = 0")
-            connection.execute(_BEGIN)
-            connection.execute(f"SET TRANSACTION SNAPSHOT '{self.moment.snapshot}'".encode())
-        except psycopg.Error as exc:
-            raise translate(exc) from exc
-        return connection
+    @property
+    def sessions(self) -> list[SqlConnection]:
+        """Others that see the same rows, each for one thread."""
+        return self._all[1:]
+
+    def check(self) -> None:
+        """Raise Yielded when somebody has waited long enough for one of the tables."""
+        if time.monotonic() - self._looked_at < LOOK_S:
+            return
+        self._looked_at = time.monotonic()
+        row = self.keeper.execute(_WAITING, [list(self._relations), YIELD_S]).fetchone()
+        if row is not None and row[0]:
+            raise Yielded(
+                "somebody needs a table that is being verified for himself",
+                detail=f"A lock on it has been waited for longer than {YIELD_S} s.",
+                hint="Try again later: pgtide verify",
+            )
 
     def close(self) -> None:
-        for connection in (*self._sessions, self._keeper):
+        for connection in self._all:
             with suppress(psycopg.Error):
                 connection.close()
+        self._all.clear()
 
     def __exit__(
         self,

@@ -53,14 +53,17 @@ class Readiness:
     def state(self) -> State | None:
         return self._file.load()
 
-    def reach(self, lsn: Lsn) -> None:
-        """Return when everything that was committed before ``lsn`` is in the target."""
+    def reach(self, lsn: Lsn, check: Callable[[], None] | None = None) -> None:
+        """Return when everything that was committed before ``lsn`` is in the target.
+
+        ``check`` is called meanwhile, and raises when it is not to be waited for any more.
+        """
         if self.run_here and not self._logged(lsn)[0] and not self._captured():
             self._capture()
-        self._wait(lambda: self._logged(lsn), f"the log to reach {lsn}", nudge=True)
+        self._wait(lambda: self._logged(lsn), f"the log to reach {lsn}", check, nudge=True)
         if self.run_here and not self._applied(lsn)[0] and not self._runs():
             self._run()
-        self._wait(lambda: self._applied(lsn), f"pipeline {self.pipeline} to apply {lsn}")
+        self._wait(lambda: self._applied(lsn), f"pipeline {self.pipeline} to apply {lsn}", check)
 
     # -- where they are -----------------------------------------------------------------
 
@@ -77,13 +80,20 @@ class Readiness:
         return not waiting and state.resuming is None, state.position
 
     def _wait(
-        self, look: Callable[[], tuple[bool, object]], what: str, *, nudge: bool = False
+        self,
+        look: Callable[[], tuple[bool, object]],
+        what: str,
+        check: Callable[[], None] | None,
+        *,
+        nudge: bool = False,
     ) -> None:
         moved_at = nudged_at = time.monotonic()
         done, last = look()
         while not done:
             if self.stop.wait(POLL_S):
                 raise TargetUnavailable("the verification was stopped")
+            if check is not None:
+                check()
             done, seen = look()
             now = time.monotonic()
             if seen != last:

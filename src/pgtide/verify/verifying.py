@@ -26,7 +26,7 @@ from pgtide.shape import Shape
 from pgtide.sinks.delta.target import Target
 from pgtide.verify.comparing import Comparison, Pace, Part
 from pgtide.verify.in_flight import rows_in_flight
-from pgtide.verify.moment import NAME, SourceMoment, nudge
+from pgtide.verify.moment import NAME, SourceMoment, Yielded, nudge
 from pgtide.verify.planning import Refused, TablePlan, plan_table, refusal, refuse_rules
 from pgtide.verify.readiness import Readiness
 from pgtide.verify.relations import Relation, quoted_name, read_relations
@@ -37,6 +37,9 @@ from pgtide.verify.target_side import TargetTable, verifying_session
 GROUP_PAGES = 131_072  # of tables that share a snapshot: 1 GB
 GROUP_TABLES = 50
 SESSIONS = 2
+ATTEMPTS = 3  # to compare tables that others need for themselves
+PAUSE_S = 10.0
+NEEDED = "others wait for the table, or one that is compared with it: try again later"
 
 Group: TypeAlias = list[tuple[Shape, list[Shape]]]  # tables, each with its relations
 OnProgress = Callable[[str, int, int], None]
@@ -85,13 +88,24 @@ class Verification:
             report.seed = self._options.seed
         self._catch_up()
         for group in self._groups(self._tables(), report):
-            part = None if self._options.part_rows is None else Part(self._options.part_rows)
-            tables: dict[str, TableReport] = {}
-            while (part := self._verify(group, tables, part)) is not None:
-                pass
-            report.tables += tables.values()
+            report.tables += self._attempts(group)
         report.tables.sort(key=lambda table: table.table)
         return report
+
+    def _attempts(self, group: Group) -> list[TableReport]:
+        """Compare the tables of a group; once more when somebody else needed one of them."""
+        for attempt in range(ATTEMPTS):
+            tables: dict[str, TableReport] = {}
+            part = None if self._options.part_rows is None else Part(self._options.part_rows)
+            try:
+                while (part := self._verify(group, tables, part)) is not None:
+                    pass
+            except Yielded:
+                if self._options.stop.wait(PAUSE_S * attempt):
+                    raise
+            else:
+                return list(tables.values())
+        return [TableReport(root.name, refused=NEEDED) for root, _ in group]
 
     def _catch_up(self) -> None:
         """First without a snapshot, so that one is held, and rows are in flight, for less time."""
@@ -172,11 +186,10 @@ class Verification:
         part: Part | None,
     ) -> Part | None:
         """Compare tables in one snapshot; the next part of one that is compared in parts."""
-        names = [quoted_name(shape) for _, members in group for shape in members]
-        with SourceMoment(self._url, names) as held:
+        names = {shape.oid: quoted_name(shape) for _, members in group for shape in members}
+        wanted = 1 if self._options.gentle else self._config.history.parallelism or SESSIONS
+        with SourceMoment(self._url, names, min(wanted, os.cpu_count() or 1, 8)) as held:
             pinned = self._pin(held, group, tables)
-            sessions = 1 if self._options.gentle else self._config.history.parallelism or SESSIONS
-            connections = [held.session() for _ in range(min(sessions, os.cpu_count() or 1, 8))]
             for table, plan, version in pinned:
                 began = time.monotonic()
                 target = TargetTable(self._spark, plan, version, (), self._options.gentle)
@@ -184,11 +197,11 @@ class Verification:
                 comparison = Comparison(
                     source=SourceTable(plan, found),
                     target=replace(target, in_flight=found),
-                    sessions=connections,
+                    sessions=held.sessions,
                     sample=self._options.sample,
                     seed=self._options.seed,
                     part=part,
-                    pace=Pace(self._options.rate, self._options.stop),
+                    pace=Pace(self._options.rate, held.check, self._options.stop),
                     on_progress=self._shown(table.table),
                 )
                 table.in_flight += len(found)
@@ -207,7 +220,7 @@ class Verification:
         known = {root.oid: {shape.oid for shape in members} for root, members in group}
         roots = [layouts[oid] for oid in known if oid in layouts]
         relations = read_relations(held.keeper, self._config.source.slot, layouts, roots)
-        self._readiness.reach(held.moment.after)
+        self._readiness.reach(held.moment.after, held.check)
         shapes = Log(self._config.log.path, self._config.log.storage).shapes()
         pinned = []
         for root in roots:
