@@ -40,6 +40,7 @@ STATEMENTS = (
     "INSERT INTO bag VALUES (%(r)s %% 5, 'b' || %(r)s %% 3)",
     "DELETE FROM bag WHERE ctid = (SELECT ctid FROM bag WHERE a = %(r)s %% 5 LIMIT 1)",
 )
+PACE_S = 0.02  # between the transactions of a writer
 EMPTIED = "INSERT INTO emptied VALUES (%(fresh)s, 1)"
 
 
@@ -72,7 +73,7 @@ class Writer(threading.Thread):
                 values = {"k": draw.randint(1, 2000), "b": draw.randint(1, 300)}
                 values |= {"fresh": self._fresh, "r": draw.randint(1, 10**6)}
                 connection.execute(draw.choice(self._statements).encode(), values)
-            if self._statements == (EMPTIED,) and draw.random() < 0.01:
+            if self._statements == (EMPTIED,) and self.transactions % 400 == 40:
                 connection.execute("TRUNCATE emptied")
             if draw.random() < 0.02:
                 self._stop_writing.wait(0.7)  # a long transaction
@@ -80,7 +81,7 @@ class Writer(threading.Thread):
             self.transactions += 1
         except (psycopg.errors.DeadlockDetected, psycopg.errors.UniqueViolation):
             connection.rollback()
-        self._stop_writing.wait(0.002)
+        self._stop_writing.wait(PACE_S)
 
 
 @contextmanager
@@ -152,5 +153,6 @@ def test_constant_writes(spark: SparkSession, captured: Captured) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_constant_writes_for_ten_minutes(spark: SparkSession, captured: Captured) -> None:
     assert verify_for(spark, captured, 600.0) >= 20
