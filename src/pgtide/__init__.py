@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pgtide.config import Config
     from pgtide.log.event import UNCHANGED, Event
     from pgtide.log.reader import Log
+    from pgtide.pipeline.handle import Pipeline, Syncer
     from pgtide.position import Lsn, Position
     from pgtide.shape import Column, Shape
     from pgtide.spark.changes import changes, latest
@@ -29,8 +30,10 @@ __all__ = [
     "Event",
     "Log",
     "Lsn",
+    "Pipeline",
     "Position",
     "Shape",
+    "Syncer",
     "__version__",
     "changes",
     "errors",
@@ -46,8 +49,10 @@ _HOMES = {
     "Event": "pgtide.log.event",
     "Log": "pgtide.log.reader",
     "Lsn": "pgtide.position",
+    "Pipeline": "pgtide.pipeline.handle",
     "Position": "pgtide.position",
     "Shape": "pgtide.shape",
+    "Syncer": "pgtide.pipeline.handle",
     "changes": "pgtide.spark.changes",
     "latest": "pgtide.spark.changes",
     "register": "pgtide.spark.source_format",

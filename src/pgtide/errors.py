@@ -14,6 +14,7 @@
     │   │   ├── TimelineDiverged           promoted from before the log's position
     │   │   ├── PublicationMissing         the publication is gone
     │   │   ├── PublicationChanged         the publication is not what init made
+    │   │   ├── TableGone                  a table that is to be read does not exist
     │   │   └── IdentityMissing            UPDATE or DELETE would fail at the source
     │   ├── LogError                   the change log cannot be used                   exit 1
     │   │   ├── LogMissing                 there is no log at that path
@@ -122,6 +123,10 @@ class PublicationMissing(SourceError):
 
 class PublicationChanged(SourceError):
     """The publication was altered by someone else: accept it with ``pgtide init``."""
+
+
+class TableGone(SourceError):
+    """A table that is to be read does not exist, or not any more."""
 
 
 class IdentityMissing(SourceError):

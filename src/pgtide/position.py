@@ -13,6 +13,7 @@ from typing import Self
 
 from pgtide.errors import ConfigError
 
+_LAST_SEQ = (1 << 63) - 1  # behind every row of an LSN
 _LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 _POSITION = re.compile(r"([0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8})(?::(\d+))?")
 
@@ -56,6 +57,18 @@ class Position:
                 hint="Write LSN or LSN:SEQ, e.g. 16/B374D848:3.",
             )
         return cls(Lsn.parse(match[1]), int(match[2] or 0))
+
+    @classmethod
+    def end_of(cls, lsn: Lsn) -> Position:
+        """Behind every row that has this LSN."""
+        return cls(lsn, _LAST_SEQ)
+
+    @property
+    def next(self) -> Position:
+        """The first place behind this one."""
+        if self.seq == _LAST_SEQ:
+            return Position(Lsn(self.lsn + 1))
+        return Position(self.lsn, self.seq + 1)
 
     def __str__(self) -> str:
         return f"{self.lsn}:{self.seq}"

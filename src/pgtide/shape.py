@@ -51,6 +51,15 @@ class Shape:
         """The table's name as people write it."""
         return f"{self.schema}.{self.table}"
 
+    @property
+    def keys(self) -> tuple[int, ...]:
+        """Indexes of the columns that identify a row; none for a table without a key."""
+        # What an UPDATE or DELETE sends of the old row is its replica identity: with an index
+        # as identity that index is the key, whatever the primary key is.
+        by_index = self.replica_identity == "i"
+        columns = enumerate(self.columns)
+        return tuple(i for i, column in columns if (column.identity if by_index else column.key))
+
     def same_layout(self, other: Shape) -> bool:
         """Whether both describe the same rows, whatever their ids."""
         return replace(self, id=0, since=Lsn(0)) == replace(other, id=0, since=Lsn(0))

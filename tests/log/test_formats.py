@@ -160,7 +160,10 @@ def test_debezium_other_operations() -> None:
     assert "before" not in _format("debezium", TRUNCATE)
     assert _format("debezium", TRUNCATE)["op"] == "t"
     assert _format("debezium", READ)["op"] == "r"
-    assert _format("debezium", READ)["source"]["snapshot"] == "true"
+    assert _format("debezium", READ)["source"]["snapshot"] == "incremental"
+    first = replace(SOURCE, snapshot=int(READ.position.lsn) + 1)
+    told = formatter("debezium")(READ, first, NOW)
+    assert (told["op"], told["source"]["snapshot"]) == ("r", "true")
     message = _format("debezium", MESSAGE)
     assert message["message"] == {"prefix": "app", "content": base64.b64encode(b"hello").decode()}
     assert (message["op"], message["source"]["schema"]) == ("m", "")

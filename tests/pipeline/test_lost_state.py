@@ -78,7 +78,9 @@ def test_a_lost_stream_begins_again(spark: SparkSession, captured: Captured) -> 
     again.stream_began = True
     at = streamed.position
     again.parked["public.t"] = Parked(at, "message", "detail", "hint", now())
-    again.resuming = Resuming(["public.t"], at, again.position, [again.position.lsn])
+    again.resuming = Resuming(
+        ["public.t"], at, again.position, [Position.end_of(again.position.lsn)]
+    )
     file.save(again)
     shutil.rmtree(stream, ignore_errors=True)
     captured.run("INSERT INTO t VALUES (4);\nINSERT INTO bag VALUES (4);")

@@ -1,14 +1,16 @@
 """Any sequence of operations, cut into any batches, leaves mirrors equal to the source.
 
 Operations are drawn at random: inserts, updates with and without the large value, key changes,
-deletes, truncates and DDL, several in a transaction, some of it rolled back. A failure prints
-its seed and the statements.
+deletes, truncates and DDL, several in a transaction, some of it rolled back. Between them rows
+are read as a refresh reads them, and tables are swept. A failure prints its seed and the
+statements.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -18,8 +20,9 @@ from pyspark.sql import SparkSession
 from pgtide.config import Config
 from pgtide.pipeline.reading import LogFrames
 from pgtide.pipeline.running import PipelineRun
-from pgtide.position import Lsn
+from pgtide.position import Lsn, Position
 from tests.fixtures.capture import Captured
+from tests.fixtures.history_rows import HistoryRows
 
 TABLES = ("a", "b", "c")
 KEYS = 12  # few, so that events of one key meet
@@ -118,9 +121,13 @@ CHANGES: Sequence[Statement] = (
 RARE: Sequence[Statement] = [truncate, rename, add, add, drop, neutral]
 
 
-def make_history(captured: Captured, rng: random.Random, transactions: int) -> list[str]:
+def make_history(
+    captured: Captured, rng: random.Random, transactions: int, refreshes: int
+) -> list[str]:
     """Run random transactions; the statements, for whoever has to look into a failure."""
     log = []
+    history = HistoryRows(captured)
+    refreshed = {*rng.sample(range(transactions), refreshes)}
     with captured.database.connect(autocommit=False) as connection:
         for table in TABLES:
             identity = rng.choice(["DEFAULT", "DEFAULT", "FULL"])
@@ -133,9 +140,32 @@ def make_history(captured: Captured, rng: random.Random, transactions: int) -> l
             connection.execute(statement.encode())
         connection.commit()
         columns = {table: Columns() for table in TABLES}
-        for _ in range(transactions):
+        for number in range(transactions):
             log += _transaction(connection, rng, columns)
+            if number in refreshed:
+                log.append(_refresh(history, rng, rng.choice(TABLES)))
     return log
+
+
+def _refresh(history: HistoryRows, rng: random.Random, table: str) -> str:
+    """Some rows are read again, or all and the table is swept, or a part of it."""
+    if rng.random() < 0.4:
+        low, high = sorted(rng.sample(range(KEYS), 2))
+        start = history.read(table, f"id BETWEEN {low} AND {high}")
+        if rng.random() < 0.5:
+            history.sweep(table, start, low=str(low), high=str(high))
+        return f"-- {table}: {low} to {high} was read at {start}"
+    if rng.random() < 0.3:
+        # What nobody has any more, and what is not what it was.
+        history.ghosts(table, *([str(key), *[None] * width(history, table)] for key in (3, 99)))
+    start = history.read(table)
+    history.sweep(table, start)
+    return f"-- {table} was read at {start} and swept"
+
+
+def width(history: HistoryRows, table: str) -> int:
+    """How many columns there are besides the key."""
+    return len(history.shape(table).columns) - 1
 
 
 def _transaction(
@@ -157,27 +187,53 @@ def _transaction(
 
 
 def check(
-    spark: SparkSession, captured: Captured, *, seed: int, transactions: int, cuts: int
+    spark: SparkSession,
+    captured: Captured,
+    *,
+    seed: int,
+    transactions: int,
+    cuts: int,
+    refreshes: int,
 ) -> None:
     rng = random.Random(seed)
-    statements = make_history(captured, rng, transactions)
+    statements = make_history(captured, rng, transactions, refreshes)
     captured.capture()
     lake = captured.directory / "lake"
     pipeline = {"sink": {"type": "delta", "path": str(lake)}}
     config = Config.model_validate({**captured.settings, "pipelines": {"lake": pipeline}})
-    lsns = sorted({Lsn(row["lsn"]) for row in captured.rows()})
-    chosen = sorted({*rng.sample(lsns, min(cuts, len(lsns))), lsns[-1]})
+    places = [Position(Lsn(row["lsn"]), row["seq"]) for row in captured.rows()]
+    last = Position.end_of(places[-1].lsn)
+    chosen = sorted({*rng.sample(places, min(cuts, len(places))), last})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LogFrames, "cuts", lambda *_: chosen)
         PipelineRun(spark, config, "lake").run(until_current=True)
+    story = "\n".join([f"seed {seed}", *statements])
+    compare(spark, captured, story)
+    for table in TABLES:
+        plant(spark, lake / "public" / table)
+        HistoryRows(captured).replace(table)
+    PipelineRun(spark, config, "lake").run(until_current=True)
+    compare(spark, captured, f"{story}\nthen ghosts were planted")
+
+
+def plant(spark: SparkSession, path: Path) -> None:
+    """Write rows into a mirror that the source does not have, as if long ago."""
+    schema = spark.read.format("delta").load(str(path)).schema
+    own = {"_pgtide_lsn": 1, "_pgtide_seq": 0}
+    ghosts = [{"id": key, **own} for key in (KEYS, KEYS + 1)]
+    rows = [tuple(ghost.get(name) for name in schema.names) for ghost in ghosts]
+    spark.createDataFrame(rows, schema).write.format("delta").mode("append").save(str(path))
+
+
+def compare(spark: SparkSession, captured: Captured, story: str) -> None:
+    lake = captured.directory / "lake"
     for table in TABLES:
         frame = spark.read.format("delta").load(str(lake / "public" / table))
         names = [name for name in frame.columns if not name.startswith("_pgtide_")]
         quoted = ", ".join(f'"{name}"' for name in names)
         expected = captured.execute(f"SELECT {quoted} FROM {table}")
         found = [tuple(row) for row in frame.select(*names).collect()]
-        story = "\n".join(statements)
-        assert sorted(found, key=repr) == sorted(expected, key=repr), f"seed {seed}\n{story}"
+        assert sorted(found, key=repr) == sorted(expected, key=repr), story
         assert set(names) == {c for (c,) in captured.execute(_COLUMNS, [table])}
 
 
@@ -185,10 +241,10 @@ _COLUMNS = "SELECT column_name FROM information_schema.columns WHERE table_name 
 
 
 def test_random_operations(spark: SparkSession, captured: Captured) -> None:
-    check(spark, captured, seed=1, transactions=15, cuts=1)
+    check(spark, captured, seed=1, transactions=15, cuts=1, refreshes=3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2, 10))
 def test_many_random_operations(spark: SparkSession, captured: Captured, seed: int) -> None:
-    check(spark, captured, seed=seed, transactions=40, cuts=5)
+    check(spark, captured, seed=seed, transactions=40, cuts=5, refreshes=8)

@@ -146,9 +146,9 @@ def test_state_is_what_was_saved(captured: Captured) -> None:
     file = StateFile(storage(captured.config), "lake")
     assert (file.load(), file.error(), file.requests()) == (None, None, [])
     at = Position(Lsn(7), 3)
-    state = State.new(5, at, [Lsn(9), Lsn(12)])
+    state = State.new(5, at, [Position(Lsn(9), 7), Position.end_of(Lsn(12))])
     state.parked["public.t"] = Parked(at, "message", "detail", "hint", now())
-    state.resuming = Resuming(["public.t"], at, Position(Lsn(12)), [Lsn(12)], 1)
+    state.resuming = Resuming(["public.t"], at, Position(Lsn(12)), [Position(Lsn(12))], 1)
     state.batch_at = now()
     file.save(state)
     assert file.load() == state

@@ -19,12 +19,14 @@ def deliver(
     *,
     pivot: dict[str, Any] | None = None,
     dropped_tables: str = "keep",
+    soft_delete: bool = False,
     **pipeline: Any,
 ) -> None:
     """Capture what there is and bring it into the lake."""
     captured.capture()
     sink: dict[str, Any] = {"type": "delta", "path": str(captured.directory / mode), "mode": mode}
     sink |= {"dropped_tables": dropped_tables} | ({"pivot": pivot} if pivot else {})
+    sink |= {"soft_delete": True} if soft_delete else {}
     settings = {"sink": sink, **pipeline}
     config = Config.model_validate({**captured.settings, "pipelines": {mode: settings}})
     PipelineRun(spark, config, mode).run(until_current=True)

@@ -23,6 +23,7 @@ from pgtide.log.storage import Storage
 from pgtide.pipeline.running import PipelineRun
 from pgtide.pipeline.state import StateFile
 from tests.fixtures.capture import Captured
+from tests.fixtures.history_rows import HistoryRows
 
 NAME = "files"
 
@@ -240,6 +241,25 @@ def test_keep_deletes_only_old_files_of_ours(spark: SparkSession, captured: Capt
     deliver(spark, captured, {"keep": "1h"})
     foreign.unlink()
     assert [event["after"] for event in json_events(t)] == [{"id": "2"}]
+
+
+def test_reads_and_no_sweeps(spark: SparkSession, captured: Captured) -> None:
+    """A row that was read is an event, also to rules; a sweep is none, and none is left out."""
+    history = HistoryRows(captured)
+    captured.run("CREATE TABLE t (id int PRIMARY KEY, name text);\nCREATE TABLE u (LIKE t);\n")
+    captured.run("INSERT INTO t VALUES (1, 'a'), (2, 'b');\nINSERT INTO u VALUES (1, 'u');\n")
+    history.replace("t")
+    history.replace("u")
+    kept = {"column": "name", "operator": "eq", "value": "a"}
+    rules = [{"table": "t", "filter": kept, "operations": ["insert"]}]
+    path = deliver(spark, captured, {"envelope": "debezium"}, rules=rules)
+    for table, wanted in (("t", [("c", "a"), ("r", "a")]), ("u", [("c", "u"), ("r", "u")])):
+        events = [e for e in json_events(path / "public" / table) if e["op"] != "m"]
+        assert [(event["op"], event["after"]["name"]) for event in events] == wanted
+        assert [event["source"]["snapshot"] for event in events] == ["false", "incremental"]
+    state = StateFile(Storage(captured.config.log.path), NAME).load()
+    assert state is not None
+    assert state.withheld == {"public.t": 2}
 
 
 @pytest.mark.parametrize(

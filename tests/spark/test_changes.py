@@ -12,8 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, StringType
 
 import pgtide
-from pgtide.position import Position
+from pgtide.position import Lsn, Position
 from tests.fixtures.capture import Captured
+from tests.fixtures.history_rows import HistoryRows
 
 SCRIPT = """CREATE TABLE t (id int PRIMARY KEY, name text, price numeric(10,2), big text);
 ALTER TABLE t ALTER big SET STORAGE EXTERNAL;
@@ -170,3 +171,39 @@ def test_a_stream_ends_when_its_columns_change(
     with pytest.raises(StreamingQueryException, match="columns changed; start the query again"):
         start(frame)
     start(pgtide.changes(spark, captured.config.log.path, tables, stream=True))
+
+
+def test_reads_and_sweeps(spark: SparkSession, captured: Captured) -> None:
+    """Rows that were read are told; those that a sweep found gone are in no state behind it."""
+    history = HistoryRows(captured)
+    captured.run(
+        """CREATE TABLE t (part text, a int, name text, PRIMARY KEY (part, a));
+INSERT INTO t VALUES ('x', 1, 'one'), ('y', 1, 'two');
+"""
+    )
+    history.ghosts("t", ["x", "7", "g"], ["x", "8", "g"], ["z", "9", "g"], ["zz", "9", "g"])
+    full = captured.log.end
+    start = Position(Lsn(history.here() + 1))
+    history.sweep("t", start, keys=[["x", "7"], ["x", "1000"]])
+    history.sweep("t", start, low="z", high="z")
+    captured.run("UPDATE t SET name = 'three' WHERE part = 'y'")
+    log = captured.config.log.path
+    captured.capture()
+    partly = rows(pgtide.latest(spark, log, "t"))
+    captured.run("ALTER TABLE t RENAME a TO number")
+    captured.capture()
+    assert rows(pgtide.latest(spark, log, "t")) == partly
+    assert [row[:2] for row in partly] == [("x", 1), ("x", 8), ("y", 1), ("zz", 9)]
+    history.replace("t")
+    captured.run("INSERT INTO t VALUES ('zz', 9, 'back')")
+    captured.capture()
+    assert rows(pgtide.latest(spark, log, "t")) == sorted(captured.execute("TABLE t"))
+    assert len(rows(pgtide.latest(spark, log, "t", as_of=full))) == 6
+    ops = ["insert"] * 2 + ["read"] * 4 + ["update"] + ["read"] * 2 + ["insert"]
+    by_format = spark.read.format("pgtide").option("log", log).option("table", "t").load()
+    for frame in (pgtide.changes(spark, log, "t"), by_format):
+        assert [row["op"] for row in frame.orderBy("lsn", "seq").collect()] == ops
+    told = [(event.op, event.payload) for event in captured.events("sweep")]
+    assert len(told) == 3
+    assert told[0][1] is not None
+    assert told[0][1]["keys"] == [["x", "7"], ["x", "1000"]]

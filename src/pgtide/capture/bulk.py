@@ -32,7 +32,7 @@ BULK_TIMEOUT_MS = 300_000
 class BatchReceiver(Receiver):
     """Sends the same query until it yields less than a whole batch."""
 
-    streaming = False
+    mode = libpq.COPIED
 
     def __init__(self, pgconn: pq.abc.PGconn, query: bytes) -> None:
         self._query = query

@@ -8,7 +8,7 @@ comes again from its beginning, and must find everything as it was.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
 from pgtide.capture.buffer import RowBuffer, Stretch
@@ -16,9 +16,11 @@ from pgtide.capture.ddl import DdlCommand
 from pgtide.capture.faults import fault
 from pgtide.capture.progress import Progress
 from pgtide.capture.receive import Received
+from pgtide.capture.rewrites import Rewrite, rewrites_of
 from pgtide.capture.startup import Start, check_publications
 from pgtide.capture.tables import TableCatalog
 from pgtide.capture.upkeep import Upkeep
+from pgtide.capture.windows import Windows
 from pgtide.config import Config, TablePatterns
 from pgtide.errors import PublicationChanged
 from pgtide.log.shapes import ShapeStore
@@ -28,7 +30,7 @@ from pgtide.position import Lsn
 from pgtide.postgres.catalog import read_layouts
 from pgtide.postgres.connection import SqlConnection
 from pgtide.postgres.publication import insert_name
-from pgtide.wal.decoder import Decoder
+from pgtide.wal.decoder import Chunk, Decoder
 
 IDLE_COMMIT_INTERVAL_S = 10.0  # commits that carry only a position, at most this often
 BUSY_FLUSH_SHARE = 0.5  # flushes come less often when they would take more of the time
@@ -50,6 +52,8 @@ class Flow:
         progress: Progress,
         side: SqlConnection,
         encoder: Executor,
+        windows: Windows,
+        on_rewrite: Callable[[Rewrite], None],
     ) -> None:
         self._config = config
         self._timeline = start.timeline
@@ -61,6 +65,8 @@ class Flow:
         self._progress = progress
         self._side = side
         self._encoder = encoder
+        self._windows = windows
+        self._on_rewrite = on_rewrite
         log = Storage(config.log.path, config.log.storage)
         self._shapes = ShapeStore(log, writer.position)
         self._catalog = TableCatalog(
@@ -75,6 +81,7 @@ class Flow:
         self._buffer = RowBuffer(writer, config.log.buffer, encoder)
         self._counted: dict[str, int] = {}
         self._flush_seconds = 0.0
+        self._awaited_since: float | None = None
         self._publication_touched = False
         self._publications_seen_at = 0.0
         self.committed_at = time.monotonic()  # of the last commit, or of the start
@@ -93,7 +100,7 @@ class Flow:
         """Decode one chunk and keep its rows."""
         if received.chunk.count:
             fault("after_receive")
-            self._buffer.add(self._decoder.decode(received.chunk), self._decoder.slots)
+            self._decode(received.chunk)
         if self._publication_touched:
             self._publication_touched = False
             # Before anything is vouched for: rows after the change may be missing.
@@ -108,13 +115,31 @@ class Flow:
                 hint="If that was meant, start the capture again: pgtide capture",
             )
 
+    def _decode(self, chunk: Chunk) -> None:
+        """Decode a chunk; rows of a refresh get their place at its watermarks."""
+        done = 0
+        while done < chunk.count:
+            decoded = self._decoder.decode(chunk, done)
+            done = decoded.messages
+            self._buffer.add(decoded, self._decoder.slots)
+            self._windows.observe(decoded, self._decoder.slots, self._shapes.by_id)
+            if decoded.watermark is None or not self._windows.is_expected(decoded.watermark.token):
+                continue
+            self._awaited_since = self._awaited_since or time.monotonic()
+            rows = self._windows.pass_watermark(
+                decoded.watermark, self._decoder, self._shapes, told_of_ddl=self._told_of_ddl
+            )
+            if rows is not None:
+                self._buffer.add(rows, self._decoder.slots)
+
     def due(self, vouched: Lsn, *, until: Lsn | None) -> bool:
         """Whether it is time for ``flush``; ``until`` is a position that someone waits for."""
         now = time.monotonic()
         if until is not None and vouched >= until:
             return vouched > self._writer.position
-        if self._buffer.since is not None:
-            return now - self._buffer.since >= self._interval()
+        since = self._waiting_since()
+        if since is not None:
+            return now - since >= self._interval()
         if vouched <= self._writer.position:
             return False
         # Nothing to log, only a position to vouch for: rarely, or when someone waits for it.
@@ -122,10 +147,16 @@ class Flow:
 
     def patience(self) -> float:
         """How long to wait for the next chunk before asking ``due`` again."""
-        if self._buffer.since is None:
+        since = self._waiting_since()
+        if since is None:
             return LONGEST_WAIT_S
-        left = self._buffer.since + self._interval() - time.monotonic()
+        left = since + self._interval() - time.monotonic()
         return min(max(left, 0.0), LONGEST_WAIT_S)
+
+    def _waiting_since(self) -> float | None:
+        """Since when rows wait for the flush, or somebody for a watermark's place in the log."""
+        times = [at for at in (self._buffer.since, self._awaited_since) if at is not None]
+        return min(times, default=None)
 
     def _interval(self) -> float:
         """As configured; wider when flushing would otherwise eat the time to decode."""
@@ -148,6 +179,7 @@ class Flow:
 
     def flush(self, position: Lsn) -> None:
         """Make everything complete durable, with its position."""
+        self._awaited_since = None
         if not self._buffer.waiting and position <= self._writer.position:
             return
         began = time.monotonic()
@@ -170,6 +202,7 @@ class Flow:
         fault("after_commit")
         self.committed_at = time.monotonic()
         self._upkeep.committed(busy=busy)
+        self._windows.committed(self._writer.position)
         self._progress.position = self._writer.position
         self._progress.commits += 1
         self._progress.events += sum(stretch.rows for stretch in stretches)
@@ -183,7 +216,10 @@ class Flow:
             self._progress.counters[name] = total + value - self._counted.get(name, 0)
         self._counted = now
 
-    def _on_ddl(self, command: DdlCommand) -> None:
-        """A change of our own publication must not go unnoticed."""
+    def _on_ddl(self, command: DdlCommand, lsn: Lsn, xid: int) -> None:
+        """Nor must a change of our own publication go unnoticed, nor one of rows by no event."""
+        self._windows.altered(command, xid)
+        for rewrite in rewrites_of(command, lsn, self._shapes.current.values()):
+            self._on_rewrite(rewrite)
         if "PUBLICATION" in command.tag and command.names("publication") & self._publications:
             self._publication_touched = True

@@ -46,6 +46,11 @@ KEEPALIVE = 6  # newest position of a keep-alive
 TOTAL = 7  # messages received since this was last set to zero
 STATE_SIZE = 8
 
+# What the frames of a session are.
+STREAMED = 0  # of the streaming protocol
+COPIED = 1  # rows of a binary COPY of a single bytea column
+LINES = 2  # rows of a COPY in text format
+
 # What drain returns.
 WOULD_BLOCK = 0
 FULL = 1
@@ -184,9 +189,18 @@ def _copied(buf: int, at: int, size: int, starts: int, ends: int, state: int) ->
     return True
 
 
+@inlined
+def _line(buf: int, at: int, size: int, starts: int, ends: int, state: int) -> bool:
+    """Register one row of a COPY in text format: the server sends each by itself."""
+    if size == 0 or load8(at + size - 1) != 10:  # newline
+        return False
+    _register(buf, at, at + size, starts, ends, state)
+    return True
+
+
 @compiled
 def drain(
-    get: int, consume: int, free: int, sleep: int, conn: int, cell: int, streaming: bool,
+    get: int, consume: int, free: int, sleep: int, conn: int, cell: int, mode: int,
     naps: int, buf: int, capacity: int, starts: int, ends: int, room: int, state: int,
 ) -> int:  # fmt: skip
     """Move messages from libpq into the buffer until no more come, or there is no room.
@@ -227,10 +241,12 @@ def drain(
         copy_bytes(buf + used, pointer, size)
         _free(free, pointer)
         set_field(state, PENDING, 0)
-        if streaming:
+        if mode == STREAMED:
             good = _streamed(buf, buf + used, size, starts, ends, state)
-        else:
+        elif mode == COPIED:
             good = _copied(buf, buf + used, size, starts, ends, state)
+        else:
+            good = _line(buf, buf + used, size, starts, ends, state)
         if not good:
             return MALFORMED
     return FULL

@@ -28,7 +28,7 @@ STATUS_INTERVAL_S = 10.0
 class StreamReceiver(Receiver):
     """Reads XLogData and keep-alives, answers with the confirmed position."""
 
-    streaming = True
+    mode = libpq.STREAMED
 
     def __init__(self, pgconn: pq.abc.PGconn, *, confirmed: Lsn, gather_s: float) -> None:
         self._confirmed = self._sent = confirmed

@@ -40,7 +40,7 @@ class Received:
 
 @dataclass(slots=True)
 class _Buffer:
-    data: np.ndarray = field(default_factory=lambda: np.empty(CHUNK_BYTES, np.uint8))
+    data: np.ndarray
     starts: np.ndarray = field(default_factory=lambda: np.empty(CHUNK_MESSAGES, np.int64))
     ends: np.ndarray = field(default_factory=lambda: np.empty(CHUNK_MESSAGES, np.int64))
 
@@ -51,10 +51,11 @@ class Receiver:
     A gear says how its COPY begins, what its end means, and what the server is told.
     """
 
-    streaming: bool  # the replication protocol, not a binary COPY
+    mode: int  # what the frames are, see libpq
 
-    def __init__(self, pgconn: pq.abc.PGconn, *, naps: int) -> None:
+    def __init__(self, pgconn: pq.abc.PGconn, *, naps: int, chunk_bytes: int | None = None) -> None:
         self._pgconn = pgconn
+        self._chunk_bytes = chunk_bytes or CHUNK_BYTES
         self._naps = naps
         self._functions = libpq.Functions()
         # Not in psycopg's protocol class, but in every implementation of it.
@@ -63,7 +64,7 @@ class Receiver:
         self._cell = np.zeros(1, np.int64)
         self._free: queue.SimpleQueue[_Buffer] = queue.SimpleQueue()
         for _ in range(BUFFERS):
-            self._free.put(_Buffer())
+            self._free.put(self._new_buffer())
         self._ready: queue.SimpleQueue[Received | BaseException] = queue.SimpleQueue()
         self._out: dict[int, _Buffer] = {}
         self._stopping = False
@@ -101,7 +102,8 @@ class Receiver:
         buffer = self._out.pop(id(received.chunk), None)
         if buffer is not None:
             # One that grew for a huge message would keep its memory for ever.
-            self._free.put(buffer if len(buffer.data) == CHUNK_BYTES else _Buffer())
+            grown = len(buffer.data) != self._chunk_bytes
+            self._free.put(self._new_buffer() if grown else buffer)
 
     def stop(self) -> None:
         """End the thread; the session is then of no further use."""
@@ -119,6 +121,9 @@ class Receiver:
             self._feedback()  # what was confirmed last
         except BaseException as exc:  # handed to the decoding side, which decides
             self._ready.put(exc)
+
+    def _new_buffer(self) -> _Buffer:
+        return _Buffer(np.empty(self._chunk_bytes, np.uint8))
 
     def _free_buffer(self) -> _Buffer | None:
         while not self._stopping:
@@ -143,7 +148,7 @@ class Receiver:
                 raise self._warning
             if why == libpq.WOULD_BLOCK:
                 nothing = state[libpq.COUNT] == 0 and state[libpq.KEEPALIVE] == keepalive
-                if nothing or not self.streaming:  # a backlog comes in full buffers
+                if nothing or self.mode != libpq.STREAMED:  # a backlog comes in full buffers
                     self._wait(POLL_S)
                     continue
                 if state[libpq.COUNT] > before and not self._ready.empty():
@@ -161,7 +166,7 @@ class Receiver:
         functions = self._functions
         why: int = libpq.drain(
             functions.get, functions.consume, functions.free, functions.sleep, self._address,
-            self._cell.ctypes.data, self.streaming, self._naps,
+            self._cell.ctypes.data, self.mode, self._naps,
             buffer.data.ctypes.data, len(buffer.data), buffer.starts.ctypes.data,
             buffer.ends.ctypes.data, CHUNK_MESSAGES, self._state.ctypes.data,
         )  # fmt: skip

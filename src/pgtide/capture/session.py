@@ -21,6 +21,7 @@ from pgtide.capture.flow import Flow
 from pgtide.capture.live import LiveSession
 from pgtide.capture.progress import Progress
 from pgtide.capture.receive import Receiver
+from pgtide.capture.refresher import Refresher
 from pgtide.capture.startup import check_source
 from pgtide.capture.stream import advance, check_slot, flush_lsn, readable_lsn
 from pgtide.capture.tables import HEARTBEAT_PREFIX
@@ -74,6 +75,9 @@ class CaptureSession:
             self._start = check_source(config, self._conn, self._writer)
             self._upkeep = Upkeep(config, self._writer)
             self._encoder = ThreadPoolExecutor(1, thread_name_prefix="pgtide-encode")
+            self._refresher = Refresher(
+                config, self._start.stream.publications, self._writer.position
+            )
         except psycopg.Error as exc:
             self._close()
             raise translate(exc) from exc
@@ -84,6 +88,7 @@ class CaptureSession:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._refresher.close()
         self._upkeep.close()
         self._encoder.shutdown(cancel_futures=True)
         self._close()
@@ -97,6 +102,7 @@ class CaptureSession:
         self._tick = tick
         try:
             self._until = self._current_position() if until_current else None
+            self._refresher.start(self._side)
             while not self._finished():
                 if self._gear() == "bulk":
                     self._progress.gear = "bulk"
@@ -115,7 +121,7 @@ class CaptureSession:
             return self._forced_gear
         lag = self._measure_lag()
         position = self._writer.position
-        if position < self._bulk_again:
+        if position < self._bulk_again or self._is_current():
             return "live"
         state = read_slot(self._side, self._config.source.slot)
         restart = state.restart_lsn
@@ -228,6 +234,10 @@ class CaptureSession:
     def _finished(self) -> bool:
         if self._stop.is_set():
             return True
+        return self._refresher.idle and self._is_current()
+
+    def _is_current(self) -> bool:
+        """Whether everything is in the log that somebody waits for."""
         return self._until is not None and self._writer.position >= self._until
 
     def _server_position(self) -> Lsn:
@@ -272,4 +282,6 @@ class CaptureSession:
             self._progress,
             self._side,
             self._encoder,
+            self._refresher.windows,
+            self._refresher.rewritten,
         )

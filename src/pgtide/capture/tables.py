@@ -23,13 +23,14 @@ from pgtide.position import Lsn
 from pgtide.postgres.catalog import selects
 from pgtide.postgres.ddl_trigger import PREFIX, SPACER_PREFIX
 from pgtide.shape import Column, Shape
-from pgtide.wal.decoder import LoggedMessage
+from pgtide.wal.decoder import LoggedMessage, Watermark
 from pgtide.wal.messages import LogicalMessage, Relation, RelationColumn, TypeName
 from pgtide.wal.relations import NO_TABLE, Slot
 
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_PREFIX = "pgtide.heartbeat"
+WATERMARK_PREFIX = "pgtide.watermark"
 # Objects that captured tables may come to use, whichever tables a command on them touches.
 SHARED = frozenset({"TYPE", "DOMAIN", "SCHEMA"})
 
@@ -59,7 +60,7 @@ class TableCatalog:
         *,
         key: SigningKey | None,
         live_layout: Callable[[int], Shape | None],
-        on_ddl: Callable[[DdlCommand], None],
+        on_ddl: Callable[[DdlCommand, Lsn, int], None],
         generated: bool,
     ) -> None:
         self._shapes = shapes
@@ -86,8 +87,11 @@ class TableCatalog:
         """Keep the name of a type that is not built in."""
         self._type_names[message.oid] = f"{message.schema}.{message.name}"
 
-    def message(self, message: LogicalMessage, xid: int) -> LoggedMessage | None:
+    def message(self, message: LogicalMessage, xid: int) -> LoggedMessage | Watermark | None:
         """The row for a logical message, None for pgtide's own and left-out DDL."""
+        if message.prefix == WATERMARK_PREFIX and not message.transactional:
+            # Anybody may send one: only those whose token we have handed out mean something.
+            return Watermark(message.content.decode(errors="replace"), message.lsn)
         if message.prefix == SPACER_PREFIX:
             return None
         if message.prefix == HEARTBEAT_PREFIX:
@@ -96,13 +100,13 @@ class TableCatalog:
         if message.prefix == PREFIX and message.transactional and self._key is not None:
             command = read_message(message.content, xid=xid, key=self._key)
             if not isinstance(command, Forged):
-                return self._ddl(command, message.lsn)
+                return self._ddl(command, message.lsn, xid)
             # Any role may emit such a message. It is no DDL, and it must not stop us either.
             self.counters.forged_ddl += 1
         return LoggedMessage("message", _message_payload(message))
 
-    def _ddl(self, command: DdlCommand, lsn: Lsn) -> LoggedMessage | None:
-        self._on_ddl(command)
+    def _ddl(self, command: DdlCommand, lsn: Lsn, xid: int) -> LoggedMessage | None:
+        self._on_ddl(command, lsn, xid)
         if command.unknown:
             self.counters.unknown_ddl += 1
         before = [self._layouts[new.oid] for new in command.layouts if new.oid in self._layouts]

@@ -1,4 +1,4 @@
-"""``python -m pgtide.capture.warm``: compile once, so that no capture has to.
+"""``python -m pgtide.capture.warm``: compile once, so that no capture or copy has to.
 
 Compiled code is kept on disk next to the modules; this fills that cache. It is
 part of installing, and harmless to run again.
@@ -13,6 +13,7 @@ import numpy as np
 
 from pgtide.capture import libpq
 from pgtide.position import Lsn
+from pgtide.wal.copy_text import parse_lines
 from pgtide.wal.decoder import Chunk, Decoder, LoggedMessage
 from pgtide.wal.messages import LogicalMessage, Relation, TypeName
 from pgtide.wal.relations import Slot
@@ -30,12 +31,13 @@ class _NoTables:
 
 
 def warm() -> None:
-    """Compile everything that a capture calls."""
+    """Compile everything that a capture or a copy calls."""
     message = np.frombuffer(b"M\0" + (8).to_bytes(8, "big") + b"p\0\0\0\0\0", np.uint8).copy()
     bounds = np.array([0], np.int64), np.array([len(message)], np.int64)
     Decoder(_NoTables(), resume=Lsn(0)).decode(Chunk(message, *bounds, 1))
+    parse_lines(np.frombuffer(b"1\t2\n", np.uint8), 1, 2)
     number: Any = numba.int64
-    libpq.drain.compile((number,) * 6 + (numba.boolean,) + (number,) * 7)
+    libpq.drain.compile((number,) * 14)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ COMMANDS = {
     "run": "Run capture and pipelines together.",
     "capture": "Stream changes from the source into the log.",
     "status": "Show slot, log, pipelines and how far each is behind.",
+    "refresh": "Read rows of a table again while everything runs.",
     "resume": "Take up tables that a pipeline has parked.",
     "replay": "Build a pipeline's target from the log once more.",
     "verify": "Compare mirrors with the source and list the rows that differ.",

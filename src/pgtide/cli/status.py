@@ -10,6 +10,7 @@ import typer
 from pgtide.cli.invocation import Invocation
 from pgtide.cli.marks import print_line
 from pgtide.cli.quantities import duration, size
+from pgtide.cli.refresh import print_refresh
 from pgtide.standard_output import stdout_may_close
 
 
@@ -18,7 +19,8 @@ def command(ctx: typer.Context) -> int:
 
     Exits with 3 when the source cannot be reached; with 1 when there is no log, the slot is
     missing or lost, capture failed, tries again or ended without saying so, or a pipeline
-    failed, has parked tables or a state that cannot be read. Whether capture runs is what the
+    failed, has parked tables or a state that cannot be read, or a refresh failed (until it is
+    cancelled). Whether capture runs is what the
     server sees. Rates are measured for one second. JSON: {"ok", "source": {"error"} or
     {"server_lsn", "wal_bytes_per_second"}, "slot": {"name", "exists", "active", "active_pid",
     "copied", "wal_status", "retained_bytes", "safe_wal_size", "seconds_to_invalidation",
@@ -29,12 +31,13 @@ def command(ctx: typer.Context) -> int:
     "rows", "seconds"} or null, "parked": [{"table", "position", "since", "message", "detail",
     "hint"}], "lag_bytes", "lag_seconds", "verified": {"started_at", "finished_at", "tables",
     "rows", "differing": [{"table", "missing", "extra", "different", "keys": [[text]]}],
-    "refused": {TABLE: why}, "error": {"message", "detail", "hint"} or null} or null: what the
-    background verification found, "last_error", "error"}]}. An error is {"type",
-    "message", "detail", "hint", "exit_code"}; a pipeline's is null unless what it keeps in the
-    log cannot be read: what is not known then is null or empty. "copied": a backlog is read
-    through a temporary copy of the slot. "withheld": what filters and routes have left out. A
-    pipeline's lag is that to the log.
+    "refused": {TABLE: why}, "error": {"message", "detail", "hint"} or null} or null,
+    "last_error", "error"}], "refreshes": those under way or failed, as pgtide refresh --list
+    shows them}. An error is {"type", "message", "detail", "hint", "exit_code"}; a pipeline's is
+    null unless what it keeps in the log cannot be read: what is not known then is null or
+    empty. "verified": what the background verification found. "copied": a backlog is read
+    through a temporary copy of the slot. "withheld": what filters and routes have left out,
+    and updates of rows that a refresh has yet to bring. A pipeline's lag is that to the log.
 
     \b
     Example:
@@ -55,6 +58,8 @@ def command(ctx: typer.Context) -> int:
             _print_capture(status["capture"])
             for pipeline in status["pipelines"]:
                 _print_pipeline(pipeline)
+            for refresh in status["refreshes"]:
+                print_refresh(refresh)
     if error := status["source"].get("error"):
         return int(error["exit_code"])
     return 0 if status["ok"] else 1
@@ -189,5 +194,5 @@ def _progress(pipeline: dict[str, Any]) -> str:
     if batch := pipeline["last_batch"]:
         text += f"; last batch {batch['at']}, {batch['rows']} rows in {batch['seconds']:.1f} s"
     if withheld := sum(pipeline["withheld"].values()):
-        text += f"; rules left out {withheld} events"
+        text += f"; {withheld} events left out"
     return text

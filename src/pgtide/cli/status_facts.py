@@ -16,10 +16,13 @@ import psycopg
 
 from pgtide.capture.progress import ENDED, FILE, LOCAL_INTERVAL_S, OBJECT_STORE_INTERVAL_S
 from pgtide.cli.pipeline_facts import pipeline_documents
+from pgtide.cli.refresh import facts
 from pgtide.cli.rendering import error_document
 from pgtide.config import Config
 from pgtide.errors import LogError, PgtideError
 from pgtide.log.reader import Log
+from pgtide.log.refreshes import ENDED as ENDED_REFRESH
+from pgtide.log.refreshes import RefreshStore
 from pgtide.log.storage import Storage
 from pgtide.position import Lsn
 from pgtide.postgres.connection import connect, translate
@@ -53,6 +56,7 @@ def gather(config: Config) -> dict[str, Any]:
     capture = _capture(config, source.captured)
     slot = source.slot
     pipelines = pipeline_documents(config, source.at) if "error" not in log else []
+    refreshes = _refreshes(config) if "error" not in log else []
     ok = (
         "error" not in source.facts
         and "error" not in log
@@ -61,6 +65,7 @@ def gather(config: Config) -> dict[str, Any]:
         and slot["wal_status"] != "lost"
         and (capture is None or capture["running"] or capture["gear"] == "stopped")
         and not any(map(_is_down, pipelines))
+        and not any(refresh["state"] == "failed" for refresh in refreshes)
     )
     return {
         "ok": ok,
@@ -69,7 +74,20 @@ def gather(config: Config) -> dict[str, Any]:
         "log": log,
         "capture": capture,
         "pipelines": pipelines,
+        "refreshes": refreshes,
     }
+
+
+def _refreshes(config: Config) -> list[dict[str, Any]]:
+    """Those that are under way, and those that failed and nobody has given up."""
+    store = RefreshStore(Storage(config.log.path, config.log.storage))
+    found = [facts(store, request) for request in store.requests()]
+    return [
+        each
+        for each in found
+        if each["state"] not in ENDED_REFRESH
+        or (each["state"] == "failed" and store.control(each["id"]) != "cancel")
+    ]
 
 
 def _is_down(pipeline: dict[str, Any]) -> bool:

@@ -58,7 +58,7 @@ class Refresh:
     @property
     def whole(self) -> bool:
         """Whether every row of the table is read."""
-        return self.where is self.keys is self.low is self.high is None
+        return all(limit is None for limit in (self.where, self.keys, self.low, self.high))
 
 
 @dataclass(frozen=True, slots=True)

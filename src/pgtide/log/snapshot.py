@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
 from urllib.parse import unquote
@@ -84,9 +84,10 @@ def newest_snapshot(changes: Storage) -> Snapshot:
 
 def _read_snapshot(table: DeltaTable) -> Snapshot:
     source = LogSource.of(table.metadata().configuration, table.table_uri)
+    snapshot = table.transaction_version(f"{app_id(source.slot)}/snapshot") or 0
     return Snapshot(
         version=table.version(),
-        source=source,
+        source=replace(source, snapshot=snapshot),
         position=Lsn(table.transaction_version(app_id(source.slot)) or 0),
         complete_from=Lsn(table.transaction_version(complete_from_app_id(source.slot)) or 0),
         maintenance=table.transaction_version(maintenance_app_id(source.slot)) or 0,

@@ -8,7 +8,7 @@ appending writer's next commit fail.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pgtide.errors import LogError
 
@@ -22,6 +22,17 @@ class LogSource:
     system_identifier: str
     database: str
     slot: str
+    snapshot: int = field(default=0, compare=False)
+    """The consistent point of the newest initial snapshot in the log; 0: there is none."""
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What tells it from other sources."""
+        return {
+            "system_identifier": self.system_identifier,
+            "database": self.database,
+            "slot": self.slot,
+        }
 
     @classmethod
     def of(cls, properties: Mapping[str, str], where: str) -> LogSource:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -14,6 +14,7 @@ from pgtide.config.patterns import TablePatterns
 from pgtide.errors import PipelineError
 from pgtide.log.source import LogSource
 from pgtide.pipeline.census import Census, steps_of
+from pgtide.pipeline.completion import Completion
 from pgtide.pipeline.steps import Renamed, Rows, TableWork, group_steps
 from pgtide.position import Position
 from pgtide.rules import TableRules, compile_rules
@@ -35,6 +36,8 @@ class Batch:
     source: LogSource  # of the log
     parked: frozenset[str] = frozenset()  # tables that wait
     only: frozenset[str] | None = None  # tables that catch up, while all others have theirs
+    completion: Completion | None = None  # tables that are being read as a whole
+    passed_over: dict[str, int] = field(default_factory=dict)  # by table: sinks count here
 
     @cached_property
     def work(self) -> list[TableWork]:
@@ -70,6 +73,15 @@ class Batch:
                 f"pgtide replay --pipeline {self.mark.pipeline}",
             )
 
+    def completes(self, table: TableName, at: Position) -> bool:
+        """Whether a row that is not whole at a position comes as a whole later."""
+        return self.completion is not None and self.completion.covers(table, at)
+
+    def pass_over(self, table: TableName, rows: int) -> None:
+        """Count events that a sink leaves out for now; one thread per table calls this."""
+        name = ".".join(table)
+        self.passed_over[name] = self.passed_over.get(name, 0) + rows
+
     def table_rows(self) -> dict[str, int]:
         """How many events of each table were delivered."""
         tables = {step.table for work in self.work for step in work.steps}
@@ -87,10 +99,15 @@ class Batch:
         """What the pipeline's rules say about a table."""
         return compile_rules(self.settings.rules, self.settings.routes, *table)
 
+    @cached_property
+    def changes(self) -> DataFrame:
+        """The rows without sweeps, which are steps and no events of a row."""
+        return self.frame.filter("op <> 'sweep'") if self.census.swept else self.frame
+
     def rows(self, step: Rows) -> DataFrame:
         """The rows of a step, their arrays in the order of its layout."""
         ids = [shape.id for shape in step.shapes]
-        frame = self.frame.filter(F.col("shape").isin(*ids))
+        frame = self.changes.filter(F.col("shape").isin(*ids))
         # Only where something is cut off: Spark compiles code anew for every other number.
         counts = [count for count in self.census.counts if count.shape in ids]
         if step.low > min(count.low for count in counts):

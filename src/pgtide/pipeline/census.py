@@ -7,37 +7,30 @@ they are: a step says between which positions its rows lie.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import groupby, pairwise
 from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pgtide.errors import LogError
-from pgtide.pipeline.steps import Dropped, Renamed, Reshaped, Rows, Step, Truncated, position_of
+from pgtide.pipeline.cutting import Count, row_steps
+from pgtide.pipeline.steps import (
+    Dropped,
+    Renamed,
+    Reshaped,
+    Step,
+    Swept,
+    Truncated,
+)
 from pgtide.position import Lsn, Position
 from pgtide.shape import Shape
 from pgtide.spark.alignment import missing_values
-from pgtide.spark.compaction import Traits
-from pgtide.spark.layout import ROW_OPS, Layout, TableName
+from pgtide.spark.layout import Layout
+from pgtide.spark.sweeps import Sweep
 
-BARRIERS = ("truncate", "ddl")
-
-
-@dataclass(frozen=True)
-class Count:
-    """Rows of one shape and operation."""
-
-    shape: int | None
-    op: str
-    rows: int
-    low: Position
-    high: Position
-    old_rows: bool
-    unsent: tuple[int, ...]
+BARRIERS = ("truncate", "sweep", "ddl")
 
 
 @dataclass(frozen=True)
@@ -48,6 +41,7 @@ class Mark:
     op: str
     shape: int | None
     payload: Mapping[str, Any]
+    committed_at: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +68,11 @@ class Census:
         return min(count.low for count in self.counts)
 
     @property
+    def swept(self) -> bool:
+        """Whether there are sweeps among the rows."""
+        return any(count.op == "sweep" for count in self.counts)
+
+    @property
     def changed(self) -> frozenset[int | None]:
         """The shapes of rows that were updated or deleted."""
         return frozenset(c.shape for c in self.counts if c.op in ("update", "delete"))
@@ -82,7 +81,7 @@ class Census:
 def take_census(batch: DataFrame) -> Census:
     """Count a batch."""
     at = F.struct("lsn", "seq")
-    barrier = F.when(F.col("op").isin(*BARRIERS), F.struct("lsn", "seq", "payload"))
+    barrier = F.when(F.col("op").isin(*BARRIERS), F.struct("lsn", "seq", "payload", "committed_at"))
     found = (
         batch.groupBy("shape", "op")
         .agg(
@@ -112,7 +111,8 @@ def take_census(batch: DataFrame) -> Census:
         )
         for mark in row["barriers"]:
             payload = json.loads(mark["payload"]) if mark["payload"] else {}
-            marks.append(Mark(_position(mark), row["op"], row["shape"], payload))
+            at_time = mark["committed_at"] and mark["committed_at"].astimezone(UTC)
+            marks.append(Mark(_position(mark), row["op"], row["shape"], payload, at_time))
     times = [row["committed_at"] for row in found if row["committed_at"] is not None]
     newest = max(times).astimezone(UTC) if times else None
     ends = max(found, key=lambda row: _position(row["high"]), default=None)
@@ -123,7 +123,7 @@ def take_census(batch: DataFrame) -> Census:
 def steps_of(census: Census, shapes: Mapping[int, Shape]) -> list[Step]:
     """Everything that the batch does, as steps in no particular order."""
     barriers = [step for mark in census.marks for step in _barriers(mark, shapes)]
-    return [*barriers, *_row_steps(census, shapes, barriers)]
+    return [*barriers, *row_steps(census.counts, shapes, barriers)]
 
 
 def _barriers(mark: Mark, shapes: Mapping[int, Shape]) -> Iterator[Step]:
@@ -134,12 +134,24 @@ def _barriers(mark: Mark, shapes: Mapping[int, Shape]) -> Iterator[Step]:
             Layout.of(shape, shapes).table, mark.at, shape.oid if shape.root_oid else None
         )
         return
+    if mark.op == "sweep":
+        yield _swept(mark, shapes)
+        return
     for item in mark.payload.get("dropped", ()):
         # A partition's own rows leave the root with it, which only a new look can tell.
         if item["type"] == "table" and "root" not in item:
             yield Dropped((item["schema"], item["name"]), mark.at)
     for item in mark.payload.get("objects", ()):
         yield from _changed(item, mark.at, shapes)
+
+
+def _swept(mark: Mark, shapes: Mapping[int, Shape]) -> Swept:
+    assert mark.shape is not None
+    shape = shapes[mark.shape]
+    layout = Layout.of(shape, shapes)
+    partition = shape.oid if shape.root_oid else None
+    sweep = Sweep.of(mark.payload, mark.at, partition, mark.committed_at)
+    return Swept(layout.table, mark.at, layout, (sweep,))
 
 
 def _changed(item: Mapping[str, Any], at: Position, shapes: Mapping[int, Shape]) -> Iterator[Step]:
@@ -166,95 +178,6 @@ def _is(shape: Shape, item: Mapping[str, Any]) -> bool:
     sent = {(c["attnum"], c["name"]) for c in item["columns"] if not c.get("generated")}
     columns = {(c.attnum, c.name, c.type_oid, c.typmod) for c in shape.columns}
     return columns <= described and sent <= {(attnum, name) for attnum, name, *_ in columns}
-
-
-@dataclass(frozen=True)
-class _Stretch:
-    """Rows of one layout, before barriers cut them."""
-
-    layout: Layout
-    shapes: tuple[Shape, ...]
-    low: Position
-    high: Position
-    rows: int
-    traits: Traits
-
-
-def _row_steps(
-    census: Census, shapes: Mapping[int, Shape], barriers: Iterable[Step]
-) -> Iterator[Rows]:
-    cuts: dict[TableName, set[Position]] = {}
-    for step in barriers:
-        cuts.setdefault(step.table, set()).add(position_of(step))
-    stretches = sorted(_stretches(census, shapes), key=lambda s: (s.layout.table, s.low))
-    for table, group in groupby(stretches, key=lambda s: s.layout.table):
-        merged = list(_merged(list(group)))
-        for earlier, later in pairwise(merged):
-            if later.low <= earlier.high:
-                raise LogError(
-                    "rows of one table mix two layouts",
-                    detail=f"{'.'.join(table)} has both between {later.low} and {earlier.high}.",
-                    hint="Its partitions differ in their columns: make them equal.",
-                )
-        for stretch in merged:
-            yield from _cut(table, stretch, sorted(cuts.get(table, ())))
-
-
-def _stretches(census: Census, shapes: Mapping[int, Shape]) -> Iterator[_Stretch]:
-    for count in census.counts:
-        if count.op in ROW_OPS:
-            assert count.shape is not None
-            shape = shapes[count.shape]
-            layout = Layout.of(shape, shapes)
-            unsent = _in_layout(count.unsent, shape, layout)
-            traits = Traits(
-                count.old_rows, unsent, updates=count.op == "update", deletes=count.op == "delete"
-            )
-            yield _Stretch(layout, (shape,), count.low, count.high, count.rows, traits)
-
-
-def _in_layout(indexes: Iterable[int], shape: Shape, layout: Layout) -> tuple[int, ...]:
-    names = [column.name for column in layout.columns]
-    return tuple(names.index(shape.columns[index].name) for index in indexes)
-
-
-def _merged(stretches: list[_Stretch]) -> Iterator[_Stretch]:
-    """Stretches of one table with those of one layout put together."""
-    by_layout: dict[Layout, _Stretch] = {}
-    for stretch in stretches:
-        known = by_layout.get(stretch.layout)
-        by_layout[stretch.layout] = stretch if known is None else _joined(known, stretch)
-    return iter(sorted(by_layout.values(), key=lambda stretch: stretch.low))
-
-
-def _joined(one: _Stretch, other: _Stretch) -> _Stretch:
-    return replace(
-        one,
-        shapes=tuple({shape.id: shape for shape in (*one.shapes, *other.shapes)}.values()),
-        low=min(one.low, other.low),
-        high=max(one.high, other.high),
-        rows=one.rows + other.rows,
-        traits=one.traits.joined(other.traits),
-    )
-
-
-def _cut(table: TableName, stretch: _Stretch, cuts: list[Position]) -> Iterator[Rows]:
-    """One step per piece between barriers; a piece may turn out to be empty."""
-    low = stretch.low
-    for cut in (*cuts, None):
-        if cut is not None and not low < cut:
-            continue
-        inside = cut is not None and cut <= stretch.high
-        high = _before(cut) if inside and cut is not None else stretch.high
-        yield Rows(table, stretch.layout, stretch.shapes, low, high, stretch.rows, stretch.traits)
-        if not inside or cut is None:
-            return
-        low = Position(cut.lsn, cut.seq + 1)
-
-
-def _before(position: Position) -> Position:
-    """The place just before; positions below the first of a transaction are of the one before."""
-    return Position(position.lsn, position.seq - 1)
 
 
 def _position(row: Any) -> Position:

@@ -12,11 +12,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pgtide.capture.faults import fault
 from pgtide.config.model import Pipeline
+from pgtide.errors import LogError
 from pgtide.log.reader import Log
+from pgtide.log.source import LogSource
 from pgtide.log.storage import Storage
 from pgtide.pipeline import parking
 from pgtide.pipeline.batch import Batch
 from pgtide.pipeline.census import Census, take_census
+from pgtide.pipeline.completion import Completion
 from pgtide.pipeline.parallel import Failure
 from pgtide.pipeline.reading import LogFrames
 from pgtide.pipeline.state import Resuming, State, StateFile, now
@@ -57,12 +60,29 @@ class Delivery:
         batch = self._batch(frame, self._mark(phase, number))
         if batch is None:
             return
+        if phase == "stream":
+            self._refuse_disorder(batch.census, number)
         batch = replace(batch, parked=frozenset(self.state.parked))
         parking.spread(self.state, batch)
         for failure in self._write(batch):
             parking.park(self.name, self.state, failure, batch.census.low)
         delivered = replace(batch, parked=frozenset(self.state.parked))
         self._count(delivered, batch.census, time.monotonic() - began)
+        if phase == "stream":
+            self.state.stream_batch = number
+
+    def _refuse_disorder(self, census: Census, number: int) -> None:
+        """Stop when a new batch begins before what was delivered: sinks would pass over it.
+
+        Delta's stream takes the files of a commit as the commit names them.
+        """
+        last = self.state.stream_batch
+        if 0 <= last < number and census.low < self.state.position:
+            raise LogError(
+                "rows of the log came out of order",
+                detail=f"A batch begins at {census.low}, {self.state.position} was reached before.",
+                hint=f"Build the target anew: pgtide replay --pipeline {self.name}",
+            )
 
     def _batch(self, frame: DataFrame, mark: Mark) -> Batch | None:
         """The rows with what they do, None when there are none."""
@@ -70,7 +90,21 @@ class Delivery:
         if census.high is None:
             return None
         self._know(census)
-        return Batch(self.spark, frame, self._shapes, census, mark, self.settings, self._log.source)
+        return Batch(
+            spark=self.spark,
+            frame=frame,
+            shapes=self._shapes,
+            census=census,
+            mark=mark,
+            settings=self.settings,
+            source=self._source(census),
+            completion=Completion(self.storage),
+        )
+
+    def _source(self, census: Census) -> LogSource:
+        """The log's source; where rows were read, with what it says about snapshots now."""
+        read = any(count.op == "read" for count in census.counts)
+        return self._log.snapshot().source if read else self._log.source
 
     def _know(self, census: Census) -> None:
         """See that every shape is known that the batch speaks of, be it without rows as yet."""
@@ -102,6 +136,7 @@ class Delivery:
         for counts, found in (
             (self.state.table_rows, batch.table_rows()),
             (self.state.withheld, withheld(batch)),
+            (self.state.withheld, batch.passed_over),
         ):
             for name, rows in found.items():
                 counts[name] = counts.get(name, 0) + rows
@@ -129,7 +164,7 @@ class Delivery:
                 return
             snapshot = self._log.snapshot()
             start = self.state.parked[tables[0]].position
-            cuts = self._frames.cuts(snapshot, start.lsn, self.settings.batch)
+            cuts = self._frames.cuts(snapshot, start, self.settings.batch)
             self.state.resuming = parking.plan(self.state, tables, cuts)
             self.file.save(self.state)
             self._catch_up()

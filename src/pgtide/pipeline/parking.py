@@ -17,11 +17,11 @@ from pgtide.errors import TransientError
 from pgtide.log.readers import forget_reader, update_reader
 from pgtide.log.snapshot import Snapshot
 from pgtide.log.storage import Storage
-from pgtide.pipeline.batch import Batch, at_or_after, at_or_before
+from pgtide.pipeline.batch import Batch, at_or_before
 from pgtide.pipeline.parallel import Failure
-from pgtide.pipeline.reading import LogFrames
+from pgtide.pipeline.reading import LogFrames, bounds_of
 from pgtide.pipeline.state import Parked, Request, Resuming, State, now
-from pgtide.position import Lsn, Position
+from pgtide.position import Position
 from pgtide.shape import Shape
 from pgtide.spark.layout import Layout
 
@@ -101,11 +101,11 @@ def wanted_groups(state: State, requests: Iterable[Request]) -> list[list[str]]:
     return [tables for tables in groups.values() if None in asked or asked & {*tables}]
 
 
-def plan(state: State, tables: list[str], cuts: Iterable[Lsn]) -> Resuming:
+def plan(state: State, tables: list[str], cuts: Iterable[Position]) -> Resuming:
     """What parked tables have to catch up with; ``cuts`` bound its parts in size."""
     start, until = state.parked[tables[0]].position, state.position
-    inner = [cut for cut in cuts if start.lsn <= cut < until.lsn]
-    return Resuming(tables, start, until, [*inner, until.lsn])
+    inner = [cut for cut in cuts if start <= cut and cut.next < until]
+    return Resuming(tables, start, until, [*inner, Position.end_of(until.lsn)])
 
 
 def missed_rows(
@@ -115,12 +115,10 @@ def missed_rows(
 
     Any version will do, since rows between two positions never change.
     """
-    number = resuming.chunks_done
-    first = Lsn(max(resuming.start.lsn - 1, 0))
-    after = resuming.chunks[number - 1] if number else first
-    frame = frames.between(snapshot.version, after, resuming.chunks[number])
+    bounds = bounds_of(resuming.start, resuming.chunks, resuming.chunks_done)
+    frame = frames.between(snapshot.version, *bounds)
     tables = set(resuming.tables)
     ids = [s.id for s in shapes.values() if ".".join(Layout.of(s, shapes).table) in tables]
     theirs = F.col("shape").isin(*ids) | F.col("shape").isNull()
     last = Position(resuming.until.lsn, resuming.until.seq - 1)
-    return frame.filter(theirs & at_or_after(resuming.start) & at_or_before(last))
+    return frame.filter(theirs & at_or_before(last))

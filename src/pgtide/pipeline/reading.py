@@ -7,13 +7,17 @@ that version, leaving out what the chunks had.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, SparkSession
+from collections import Counter
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgtide.log.schema import CHANGES
 from pgtide.log.snapshot import Snapshot
 from pgtide.log.storage import Storage
-from pgtide.position import Lsn
+from pgtide.pipeline.batch import at_or_after, at_or_before
+from pgtide.position import Lsn, Position
 from pgtide.spark.paths import spark_path
 
 MAX_FILES = 10_000  # per batch; the size of a batch is bounded in bytes
@@ -31,28 +35,42 @@ class LogFrames:
         reader = self._spark.read.format("delta").option("versionAsOf", version)
         return reader.load(self.path)
 
-    def cuts(self, snapshot: Snapshot, start: Lsn, chunk_bytes: int) -> list[Lsn]:
+    def cuts(self, snapshot: Snapshot, start: Position, chunk_bytes: int) -> list[Position]:
         """Upper bounds that cut a version, from ``start`` on, into chunks of about that size.
 
-        A transaction is never cut, so a chunk may be larger than that.
+        A transaction is cut too, if it is larger than a chunk: an initial snapshot is one LSN.
         """
-        files = [file for file in snapshot.files if file.high.lsn >= start]
+        files = [file for file in snapshot.files if file.high >= start]
         if not files:
             return []
-        last = Lsn(max(file.high.lsn for file in files))
+        last = Position.end_of(Lsn(max(file.high.lsn for file in files)))
         count = -(-sum(file.size for file in files) // chunk_bytes)
         if count <= 1:
             return [last]
-        shares = [number / count for number in range(1, count)]
-        rows = self.version(snapshot.version).filter(F.col("lsn") >= int(start))
-        accuracy = F.lit(max(10_000, 20 * count))
-        found = rows.select(F.percentile_approx("lsn", shares, accuracy)).head()
-        return sorted({*(Lsn(bound) for bound in (found[0] if found else ())), last})
+        rows = self.version(snapshot.version).filter(at_or_after(start))
+        found = rows.select(_shares("lsn", count)).head()
+        bounds = Counter(found[0] if found else ())
+        cuts = {Position.end_of(Lsn(lsn)) for lsn in bounds}
+        # What is the bound of several chunks is larger than one.
+        large = {lsn: times + 1 for lsn, times in bounds.items() if times > 1}
+        return sorted({*cuts, *self._cuts_inside(rows, large), last})
 
-    def between(self, version: int, after: Lsn, until: Lsn) -> DataFrame:
-        """Rows of a version with ``after < lsn <= until``."""
-        lsn = F.col("lsn")
-        return self.version(version).filter((lsn > int(after)) & (lsn <= int(until)))
+    def _cuts_inside(self, rows: DataFrame, parts: dict[int, int]) -> list[Position]:
+        """Bounds inside some LSNs, each with the number of parts that it is to have."""
+        if not parts:
+            return []
+        most = max(parts.values())
+        inside = rows.filter(F.col("lsn").isin(*parts)).groupBy("lsn")
+        return [
+            Position(Lsn(lsn), seqs[share * most // parts[lsn] - 1])
+            for lsn, seqs in inside.agg(_shares("seq", most)).collect()
+            for share in range(1, parts[lsn])
+        ]
+
+    def between(self, version: int, start: Position, until: Position) -> DataFrame:
+        """Rows of a version from one position to another, both included."""
+        rows = self.version(version).filter(F.col("lsn").between(int(start.lsn), int(until.lsn)))
+        return rows.filter(at_or_after(start) & at_or_before(until))
 
     def stream(self, start: int | None, after: Lsn, batch_bytes: int) -> DataFrame:
         """What is appended; ``start`` is given only while the checkpoint holds no offset.
@@ -65,3 +83,14 @@ class LogFrames:
         if start is not None:
             reader = reader.option("startingVersion", start)
         return reader.load(self.path).filter(F.col("lsn") > int(after))
+
+
+def _shares(column: str, count: int) -> Column:
+    """The values that cut a column into parts with about as many rows each."""
+    shares = [number / count for number in range(1, count)]
+    return F.percentile_approx(column, shares, F.lit(max(10_000, 20 * count)))
+
+
+def bounds_of(start: Position, cuts: Sequence[Position], number: int) -> tuple[Position, Position]:
+    """The first and the last position of one of the chunks that cuts make."""
+    return (cuts[number - 1].next if number else start), cuts[number]

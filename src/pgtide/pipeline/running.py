@@ -24,10 +24,9 @@ from pgtide.log.readers import update_reader
 from pgtide.log.snapshot import Snapshot
 from pgtide.log.storage import Storage
 from pgtide.pipeline import parking
-from pgtide.pipeline.batch import at_or_after
 from pgtide.pipeline.delivery import Delivery
 from pgtide.pipeline.lease import Lease
-from pgtide.pipeline.reading import LogFrames
+from pgtide.pipeline.reading import LogFrames, bounds_of
 from pgtide.pipeline.state import State, StateFile
 from pgtide.position import Lsn, Position
 from pgtide.sinks.opening import open_sink
@@ -127,7 +126,7 @@ class PipelineRun:
         snapshot = self._log.snapshot()
         self._refuse_gap(snapshot, self._start)
         self._file.clear_stream()
-        cuts = self._frames.cuts(snapshot, self._start.lsn, self._settings.batch)
+        cuts = self._frames.cuts(snapshot, self._start, self._settings.batch)
         state = State.new(snapshot.version, self._start, cuts)
         self._file.save(state)
         parking.register(self._storage, self._name, state, snapshot.version)
@@ -154,7 +153,7 @@ class PipelineRun:
         )
         snapshot = self._log.snapshot()
         self._file.clear_stream()  # parts may be left
-        cuts = self._frames.cuts(snapshot, state.position.lsn, self._settings.batch)
+        cuts = self._frames.cuts(snapshot, state.position, self._settings.batch)
         state.begin_again(snapshot.version, cuts)
         self._file.save(state)
         parking.register(self._storage, self._name, state, snapshot.version)
@@ -176,11 +175,9 @@ class PipelineRun:
         state = delivery.state
         while state.chunks_done < len(state.chunks) and not self._stop.is_set():
             number = state.chunks_done
-            after = state.chunks[number - 1] if number else Lsn(max(state.position.lsn - 1, 0))
-            frame = self._frames.between(state.version, after, state.chunks[number])
-            if not number:
-                # A stream that was lost may have ended inside a transaction.
-                frame = frame.filter(at_or_after(state.position))
+            # A stream that was lost may have ended inside a transaction: so may chunks begin.
+            bounds = bounds_of(state.position, state.chunks, number)
+            frame = self._frames.between(state.version, *bounds)
             delivery.deliver(frame, "history", number)
             state.chunks_done += 1
             delivery.done(state.version)

@@ -27,7 +27,8 @@ PIPELINES = "pipelines"
 # Of a state that is read: one that was edited by hand is refused, not half believed.
 _KINDS = {
     "incarnation": str,
-    **dict.fromkeys(("version", "chunks_done", "batches", "rows", "batch_rows", "resumed"), int),
+    **dict.fromkeys(("version", "chunks_done", "stream_batch", "batches", "rows"), int),
+    **dict.fromkeys(("batch_rows", "resumed"), int),
     "stream_began": bool,
     "batch_seconds": int | float,
     **dict.fromkeys(("table_rows", "withheld", "parked"), dict),
@@ -53,7 +54,7 @@ class Resuming:
     tables: list[str]
     start: Position
     until: Position  # the pipeline's own position, which is not theirs
-    chunks: list[Lsn]  # upper bounds; a repetition must cut as the first attempt did
+    chunks: list[Position]  # upper bounds; a repetition must cut as the first attempt did
     chunks_done: int = 0
 
 
@@ -71,10 +72,11 @@ class State:
 
     incarnation: str
     version: int  # of the log, when the pipeline began, or had to begin its stream again
-    chunks: list[Lsn]  # the history, what that version held: upper bounds of its parts
+    chunks: list[Position]  # the history, what that version held: upper bounds of its parts
     position: Position  # the first position that is not done
     chunks_done: int = 0
     stream_began: bool = False  # batches of the stream may have been written
+    stream_batch: int = -1  # the last one that was delivered
     batches: int = 0
     rows: int = 0
     committed_at: datetime | None = None  # of the newest change that was delivered
@@ -82,29 +84,29 @@ class State:
     batch_rows: int = 0
     batch_seconds: float = 0.0
     table_rows: dict[str, int] = field(default_factory=dict)
-    withheld: dict[str, int] = field(default_factory=dict)  # events that rules left out, by table
+    withheld: dict[str, int] = field(default_factory=dict)  # events left out, by table
     parked: dict[str, Parked] = field(default_factory=dict)
     resuming: Resuming | None = None
     resumed: int = 0  # how often parked tables were resumed
 
     @classmethod
-    def new(cls, version: int, start: Position, chunks: list[Lsn]) -> State:
+    def new(cls, version: int, start: Position, chunks: list[Position]) -> State:
         """A pipeline that has done nothing."""
         return cls(secrets.token_hex(8), version, chunks, start)
 
-    def begin_again(self, version: int, chunks: list[Lsn]) -> None:
+    def begin_again(self, version: int, chunks: list[Position]) -> None:
         """Go on at the position with another history, then another stream.
 
         Batches are numbered anew: under the old incarnation they would pass for written.
         """
         self.incarnation = secrets.token_hex(8)
         self.version, self.chunks, self.chunks_done = version, chunks, 0
-        self.stream_began = False
+        self.stream_began, self.stream_batch = False, -1
 
     @property
     def boundary(self) -> Lsn:
         """The end of the history: the stream takes what is after it."""
-        return self.chunks[-1] if self.chunks else Lsn(max(self.position.lsn - 1, 0))
+        return self.chunks[-1].lsn if self.chunks else Lsn(max(self.position.lsn - 1, 0))
 
 
 class StateFile:
@@ -253,7 +255,7 @@ def pipeline_names(log: Storage) -> list[str]:
 
 def _json(state: State) -> dict[str, Any]:
     fields = asdict(state)
-    fields["chunks"] = [int(chunk) for chunk in state.chunks]
+    fields["chunks"] = [str(chunk) for chunk in state.chunks]
     fields["position"] = str(state.position)
     fields["committed_at"] = state.committed_at and state.committed_at.isoformat()
     fields["batch_at"] = state.batch_at and state.batch_at.isoformat()
@@ -263,7 +265,7 @@ def _json(state: State) -> dict[str, Any]:
     if state.resuming is not None:
         fields["resuming"]["start"] = str(state.resuming.start)
         fields["resuming"]["until"] = str(state.resuming.until)
-        fields["resuming"]["chunks"] = [int(chunk) for chunk in state.resuming.chunks]
+        fields["resuming"]["chunks"] = [str(chunk) for chunk in state.resuming.chunks]
     return fields
 
 
@@ -271,7 +273,7 @@ def _state(fields: dict[str, Any]) -> State:
     for name, kind in _KINDS.items():
         if name in fields and not isinstance(fields[name], kind):
             raise TypeError(name)
-    fields["chunks"] = [Lsn(chunk) for chunk in fields["chunks"]]
+    fields["chunks"] = [_bound(chunk) for chunk in fields["chunks"]]
     fields["position"] = Position.parse(fields["position"])
     for name in ("committed_at", "batch_at"):
         fields[name] = fields[name] and datetime.fromisoformat(fields[name])
@@ -288,9 +290,14 @@ def _state(fields: dict[str, Any]) -> State:
     if (resuming := fields["resuming"]) is not None:
         resuming["start"] = Position.parse(resuming["start"])
         resuming["until"] = Position.parse(resuming["until"])
-        resuming["chunks"] = [Lsn(chunk) for chunk in resuming["chunks"]]
+        resuming["chunks"] = [_bound(chunk) for chunk in resuming["chunks"]]
         fields["resuming"] = Resuming(**resuming)
     return State(**fields)
+
+
+def _bound(chunk: int | str) -> Position:
+    """The end of a chunk; states from before positions were cut have an LSN as a number."""
+    return Position.end_of(Lsn(chunk)) if isinstance(chunk, int) else Position.parse(chunk)
 
 
 def now() -> datetime:

@@ -1,20 +1,21 @@
 """Steps: what a batch does to each table, in order.
 
 A table's rows between two barriers (TRUNCATE, a change of its layout, a rename, a drop) are
-one step, and so is each barrier. Steps of one target follow one another; targets are
-independent of each other unless a rename ties them together.
+one step, and so is each barrier. A sweep is a step that cuts no rows. Steps of one target
+follow one another; targets are independent of each other unless a rename ties them together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from pgtide.position import Position
 from pgtide.shape import Shape
 from pgtide.spark.compaction import Traits
 from pgtide.spark.layout import Layout, TableName
+from pgtide.spark.sweeps import Sweep
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,25 @@ class Truncated:
     table: TableName
     at: Position
     partition: int | None = None
+
+
+@dataclass(frozen=True)
+class Swept:
+    """Rows that were not seen since some position are gone at the source: all, or some of them.
+
+    Whatever comes behind a sweep has a later position than the rows that it removes. So it cuts
+    no step of rows, and may see more of them than those before it.
+    """
+
+    table: TableName
+    at: Position
+    layout: Layout
+    sweeps: tuple[Sweep, ...]  # the earliest first
+
+    @property
+    def cuts(self) -> bool:
+        """Whether rows behind it have to wait for it: equal rows are one to a keyless mirror."""
+        return not self.layout.key_names
 
 
 @dataclass(frozen=True)
@@ -68,7 +88,7 @@ class Dropped:
     at: Position
 
 
-Step: TypeAlias = Rows | Truncated | Reshaped | Renamed | Dropped
+Step: TypeAlias = Rows | Truncated | Swept | Reshaped | Renamed | Dropped
 
 
 @dataclass(frozen=True)
@@ -109,13 +129,25 @@ def group_steps(steps: Iterable[Step]) -> list[TableWork]:
         other = step.table
         if isinstance(step, Renamed):
             other = step.to
-        elif isinstance(step, Rows | Reshaped):
+        elif isinstance(step, Rows | Reshaped | Swept):
             other = first.setdefault(step.layout.shape.oid, step.table)
         if other not in group:
             group |= groups.get(other, {other})
             groups.update(dict.fromkeys(group, group))
     unique = {frozenset(group) for group in groups.values()}
     return [
-        TableWork(tables, tuple(step for step in ordered if step.table in tables))
+        TableWork(tables, tuple(_joined(step for step in ordered if step.table in tables)))
         for tables in sorted(unique, key=sorted)
     ]
+
+
+def _joined(steps: Iterable[Step]) -> list[Step]:
+    """Sweeps that follow one another as one step: each chunk of a refresh may end with one."""
+    joined: list[Step] = []
+    for step in steps:
+        last = joined[-1] if joined else None
+        if isinstance(step, Swept) and isinstance(last, Swept) and last.layout == step.layout:
+            joined[-1] = replace(last, sweeps=(*last.sweeps, *step.sweeps))
+        else:
+            joined.append(step)
+    return joined

@@ -6,7 +6,7 @@ table, so that everything that can read rows of the log (``log/event.py`` and th
 reads these.
 
 Rows of a partition are events of the partitioned table. Only its TRUNCATE keeps the
-partition's name: the others' rows are still there.
+partition's name: the others' rows are still there. A sweep is no event: it tells about targets.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class LayoutRows:
         """
         rules, op = batch.rules(self.layout.table), F.col("op")
         ids = [shape.id for shape in self.shapes]
-        frame = self.layout.align(batch.frame.filter(F.col("shape").isin(*ids)), self.shapes)
+        frame = self.layout.align(batch.changes.filter(F.col("shape").isin(*ids)), self.shapes)
         new, old = (rules.keep(cells, op) for cells in self.cells(batch))
         if new is not None and old is not None:
             # Such an event is not shown to those it may not be meant for.
@@ -139,7 +139,7 @@ def table_events(batch: Batch, tables: Collection[TableName]) -> Events:
     if plain:
         # All in one part: each part reads the batch.
         shapes = {rows.layout.shape.id: rows.layout.shape for rows in plain}
-        frame = batch.frame.filter(F.col("shape").isin(*shapes)).select(*COLUMNS)
+        frame = batch.changes.filter(F.col("shape").isin(*shapes)).select(*COLUMNS)
         parts.append(Events(frame, shapes, sum(rows.rows for rows in plain)))
     return _together(batch, parts)
 
@@ -166,7 +166,7 @@ def layouts(batch: Batch, tables: Collection[TableName]) -> list[LayoutRows]:
     """What the batch holds of some tables, layout by layout, the earliest first."""
     found: dict[Layout, LayoutRows] = {}
     for count in batch.census.counts:
-        if count.shape is None:
+        if count.shape is None or count.op == "sweep":
             continue
         shape = batch.shapes[count.shape]
         layout = Layout.of(shape, batch.shapes)

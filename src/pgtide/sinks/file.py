@@ -50,7 +50,7 @@ from pgtide.sinks.typed_events import Pivoted, typed_rows, untyped_rows
 from pgtide.spark.layout import TableName
 
 SWEEP_S = 60.0  # between two looks for files that are too old
-_NAME = re.compile(r"[0-9A-F]{16}-\d{10}\.(jsonl|csv|parquet)")
+_NAME = re.compile(r"[0-9A-F]{16}-\d{10,19}\.(jsonl|csv|parquet)")
 
 
 @dataclass(frozen=True)

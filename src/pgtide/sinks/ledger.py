@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow as pa
@@ -56,7 +55,7 @@ class Ledger:
 
     def check(self, source: LogSource) -> None:
         """Refuse files of another log: its positions mean something else."""
-        if self._source is not None and self._source != asdict(source):
+        if self._source is not None and self._source != source.identity:
             raise TargetError(
                 "the files are of another log",
                 detail=f"{self._storage.root}/{self._home}/{LEDGER} names another source.",
@@ -82,12 +81,12 @@ class Ledger:
 
     def publish(self, files: list[str], position: Position, source: LogSource) -> None:
         """Show files, by their paths, that were opened by their names and closed since."""
-        facts = {"source": asdict(source), "position": str(position), "files": files}
+        facts = {"source": source.identity, "position": str(position), "files": files}
         with target_answers():
             for file in files:
                 self._storage.sync(f"{self._home}/{file.rsplit('/', 1)[-1]}")
             self._storage.replace(f"{self._home}/{LEDGER}", json.dumps(facts).encode())
-            self.position, self._files, self._source = position, files, asdict(source)
+            self.position, self._files, self._source = position, files, source.identity
             for file in files:
                 self._move(file)
 

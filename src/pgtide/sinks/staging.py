@@ -63,7 +63,7 @@ class Staging:
 
     def _begin(self, chunk: Chunk) -> None:
         self.close()
-        name = f"{int(chunk.low.lsn):016X}-{chunk.low.seq:010d}.{self._format}"
+        name = f"{int(chunk.low.lsn):016X}-{chunk.low.seq:019d}.{self._format}"
         stream = self._ledger.open(name)
         if self._format == "parquet":
             self._open = _ParquetFile(stream)

@@ -77,7 +77,7 @@ class Pivoted:
 
     def _raw(self) -> DataFrame:
         layout, shapes = self.rows.layout, self.rows.shapes
-        found = self.batch.frame.filter(F.col("shape").isin(*[shape.id for shape in shapes]))
+        found = self.batch.changes.filter(F.col("shape").isin(*[shape.id for shape in shapes]))
         return Events(layout.align(found, shapes), {}, self.rows.rows).after(self.behind).frame
 
     def _parts(self) -> tuple[Layout, TableRules, CellReader, PivotSettings]:

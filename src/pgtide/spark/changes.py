@@ -35,8 +35,9 @@ from pgtide.spark.layout import ROW_OPS, Layout, Policy
 from pgtide.spark.logged_table import LoggedTable
 from pgtide.spark.paths import spark_path
 from pgtide.spark.sql_text import case, literal, strings_where
+from pgtide.spark.swept_state import before, sweeps_of
 
-EVENT_OPS = (*ROW_OPS, "truncate")
+EVENT_OPS = (*ROW_OPS, "truncate")  # a sweep is none: it tells what targets should not have
 CHANGE = ("op", "lsn", "seq", "xid", "committed_at")
 
 
@@ -106,10 +107,12 @@ def latest(
         )
     rows = source.batch([found]).filter(F.col("shape").isin(*found.ids) & _until(as_of))
     emptied = _emptied(rows, found)
+    sweeps = sweeps_of(rows, found)
     traits = Traits(unsent=_unsent(rows, found))
     layout = found.layout.under(on_unrepresentable)
     state = compact(source.aligned(rows, [found]), layout, traits)
     kept = state.filter((F.col("op") != "delete") & ~emptied)
+    kept = reduce(lambda left, sweep: sweep.apply(left), sweeps, kept)
     cells = CellReader(found.layout, on_unrepresentable).after()
     return kept.select(*[cell.value.alias(cell.name) for cell in cells])
 
@@ -244,12 +247,6 @@ def _until(as_of: Position | datetime | str | None) -> Column:
     moment = as_of if as_of.tzinfo is not None else as_of.replace(tzinfo=UTC)
     micros = int(moment.timestamp() * 1_000_000)
     return F.col("committed_at") <= F.timestamp_micros(F.lit(micros))
-
-
-def before(position: Position) -> Column:
-    """Rows before a position."""
-    lsn, seq = F.col("lsn"), F.col("seq")
-    return (lsn < int(position.lsn)) | ((lsn == int(position.lsn)) & (seq < position.seq))
 
 
 def _unsent(rows: DataFrame, table: LoggedTable) -> tuple[int, ...]:

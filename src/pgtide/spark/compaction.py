@@ -48,6 +48,7 @@ class Traits:
     unsent: tuple[int, ...] = ()  # the columns that some event names in ``unchanged``
     updates: bool = True  # some event is an update
     deletes: bool = True  # some event is a delete
+    reads: bool = True  # some event is a row that was read
 
     @property
     def removes(self) -> bool:
@@ -61,6 +62,7 @@ class Traits:
             tuple(sorted({*self.unsent, *other.unsent})),
             self.updates or other.updates,
             self.deletes or other.deletes,
+            self.reads or other.reads,
         )
 
 

@@ -16,7 +16,7 @@ from pgtide.errors import (
     TargetUnavailable,
     Unrepresentable,
 )
-from pgtide.position import Lsn
+from pgtide.position import Lsn, Position
 from pgtide.spark.layout import MARKER, NOT_SENT
 
 _REFUSED = re.compile(rf"({re.escape(MARKER)}|{re.escape(NOT_SENT)}) (.+) at ([0-9A-F]+):(\d+)")
@@ -62,6 +62,14 @@ def as_pgtide_error(error: BaseException, doing: str) -> PgtideError:
     fact = _fact(error)
     hint = _OF_A_RULE if any(condition in fact for condition in _OF_VALUES) else ""
     return PipelineError("Spark failed", detail=f"{fact} while {doing}.", hint=hint)
+
+
+def unsent_at(error: BaseException) -> Position | None:
+    """Where a value was needed that nothing has sent, if that is what failed."""
+    found = _REFUSED.search(str(error))
+    if found is None or found[1] != NOT_SENT:
+        return None
+    return Position(Lsn(int(found[3], 16)), int(found[4]))
 
 
 def _refused(marker: str, name: str, lsn: str, seq: str) -> Unrepresentable:

@@ -43,10 +43,7 @@ class Layout:
     @classmethod
     def of(cls, shape: Shape, shapes: Mapping[int, Shape]) -> Layout:
         """The layout for rows of a shape."""
-        # What an UPDATE or DELETE sends of the old row is its replica identity: with an index
-        # as identity that index is the key, whatever the primary key is.
-        by_index = shape.replica_identity == "i"
-        keys = tuple(c.name for c in shape.columns if (c.identity if by_index else c.key))
+        keys = tuple(shape.columns[index].name for index in shape.keys)
         return cls(_root(shape, shapes), keys)
 
     @property

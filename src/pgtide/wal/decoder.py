@@ -65,6 +65,14 @@ class LoggedMessage:
     again: tuple[Relation, ...] = ()  # announced before, and meaning something else from here on
 
 
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """A message of pgtide's own that marks a place in the stream, between two transactions."""
+
+    token: str
+    lsn: Lsn
+
+
 class Catalog(Protocol):
     """Answers what relations and messages mean at their position."""
 
@@ -74,8 +82,11 @@ class Catalog(Protocol):
     def type_name(self, message: TypeName) -> None:
         """Take note of a type's name."""
 
-    def message(self, message: LogicalMessage, xid: int) -> LoggedMessage | None:
-        """The row for a logical message, None for those that are pgtide's own."""
+    def message(self, message: LogicalMessage, xid: int) -> LoggedMessage | Watermark | None:
+        """The row for a logical message, None for those that are pgtide's own.
+
+        A watermark only for one that is not transactional: decoding stops behind it.
+        """
 
 
 @dataclass(slots=True)
@@ -97,6 +108,8 @@ class Decoded:
     closes_earlier: bool  # a transaction whose rows came before this chunk was committed
     open: bool  # a transaction is open at the end of the chunk
     end: Lsn  # up to here everything has been seen, transactions and messages
+    messages: int  # up to which message of the chunk
+    watermark: Watermark | None = None  # which was the last of them
 
 
 class Decoder:
@@ -109,11 +122,16 @@ class Decoder:
         self._relations = RelationTable()
         self._deferred: dict[int, Relation] = {}
         self._workspace = Workspace(0, 0)
+        self._watermark: Watermark | None = None
 
     @property
     def slots(self) -> list[Slot]:
         """Slots by number, as the ``slot`` column of decoded rows refers to them."""
         return self._relations.slots
+
+    def number(self, slot: Slot) -> int:
+        """The number of a slot, a new one if need be."""
+        return self._relations.number(slot)
 
     @property
     def in_transaction(self) -> bool:
@@ -125,12 +143,12 @@ class Decoder:
         """Rows left out by configuration so far."""
         return int(self._state[f.FILTERED])
 
-    def decode(self, chunk: Chunk) -> Decoded:
-        """Decode every message of a chunk."""
+    def decode(self, chunk: Chunk, first: int = 0) -> Decoded:
+        """Decode the messages of a chunk from the first on, up to the next watermark."""
         work = self._prepare(chunk)
         messages = chunk.data.ctypes.data, chunk.starts.ctypes.data, chunk.ends.ctypes.data
-        at = 0
-        while True:
+        at = first
+        while self._watermark is None:
             why, at = kernel.decode_rows(
                 *messages, at, chunk.count, self._state.ctypes.data,
                 *self._relations.kernel_arguments(), *work.addresses, work.room,
@@ -146,7 +164,8 @@ class Decoder:
                 continue
             self._other(bytes(chunk.data[chunk.starts[at] : chunk.ends[at]]), work)
             at += 1
-        return self._finish(work)
+        watermark, self._watermark = self._watermark, None
+        return self._finish(work, at, watermark)
 
     def _prepare(self, chunk: Chunk) -> Workspace:
         size = int(chunk.ends[chunk.count - 1]) if chunk.count else 0
@@ -162,7 +181,7 @@ class Decoder:
         self._workspace.payloads.clear()
         return self._workspace
 
-    def _finish(self, work: Workspace) -> Decoded:
+    def _finish(self, work: Workspace, messages: int, watermark: Watermark | None) -> Decoded:
         state = self._state
         huge = work.capacity > KEPT_BYTES
         if huge:
@@ -182,6 +201,8 @@ class Decoder:
             closes_earlier=bool(state[f.PATCH]),
             open=bool(state[f.IN_TRANSACTION]),
             end=Lsn(int(state[f.END])),
+            messages=messages,
+            watermark=watermark,
         )
 
     def _other(self, data: bytes, work: Workspace) -> None:
@@ -263,7 +284,7 @@ class Decoder:
             # Its place is its transaction's; its own LSN says nothing that is in the log.
             placed = replace(message, lsn=Lsn(int(state[f.LSN])))
             row = self._catalog.message(placed, int(state[f.XID]))
-            if row is not None:
+            if isinstance(row, LoggedMessage):
                 state[f.SEQ] += 1
                 work.plain_row(
                     state, OPS.index(row.op), self._relations.number(row.slot), row.payload
@@ -277,7 +298,9 @@ class Decoder:
             return
         state[f.END] = max(int(state[f.END]), message.lsn)
         row = self._catalog.message(message, 0)
-        if row is not None:
+        if isinstance(row, Watermark):
+            self._watermark = row
+        elif row is not None:
             # One below its LSN: the next commit record may start exactly there.
             state[f.LSN], state[f.SEQ], state[f.XID] = message.lsn - 1, 1, 0
             state[f.COMMITTED_AT] = NO_TIME

@@ -93,6 +93,16 @@ def copy_bytes(typingctx: Any, target: Any, source: Any, size: Any) -> Any:
     return types.void(types.int64, types.int64, types.int64), generate
 
 
+@intrinsic
+def trailing_zeros(typingctx: Any, value: Any) -> Any:
+    """How many of the lowest bits are zero; of zero itself, all 64."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.int64(types.int64), generate
+
+
 @inlined
 def get_field(vector: int, field: int) -> int:
     """An element of a vector of int64."""

@@ -2,7 +2,8 @@
 
 Where the log has other facts than Debezium: ``source.version`` is pgtide's, ``source.name``
 the slot; ``lsn`` and ``sequence`` hold the commit LSN of the transaction, for Debezium the
-LSN of the change; ``snapshot`` is ``true`` for every row that was read rather than changed;
+LSN of the change; ``snapshot`` is ``true`` for rows of the newest initial snapshot, none of
+which is told to be its last, and ``incremental`` for all others that were read, not changed;
 ``xmin`` and ``origin`` are unknown, as are the values of columns that are not part of the
 replica identity: they are missing in ``before``. An update of the key is one event ``u``,
 where Debezium writes a delete and a create. DDL and sweeps, which Debezium does not know,
@@ -56,7 +57,7 @@ def _source(event: Event, source: LogSource) -> dict[str, Any]:
         "connector": "postgresql",
         "name": source.slot,
         "ts_ms": clock["ts_ms"],
-        "snapshot": "true" if event.op == "read" else "false",
+        "snapshot": _snapshot(event, source),
         "db": source.database,
         "sequence": json.dumps([None, str(lsn)], separators=(",", ":")),
         "ts_us": clock["ts_us"],
@@ -69,6 +70,13 @@ def _source(event: Event, source: LogSource) -> dict[str, Any]:
         "origin": None,
         "origin_lsn": None,
     }
+
+
+def _snapshot(event: Event, source: LogSource) -> str:
+    if event.op != "read":
+        return "false"
+    # The initial snapshot is at its consistent point minus one.
+    return "true" if event.position.lsn + 1 == source.snapshot else "incremental"
 
 
 def _clock(micros: int | None) -> dict[str, int | None]:

@@ -31,8 +31,13 @@ from pgtide.sinks.target_storage import target_answers
 logger = logging.getLogger(__name__)
 
 
-def append(target: Target, rows: DataFrame, id: Transaction | None) -> None:
-    """Add rows in one commit; if it has an id, only unless the table has it."""
+def append(
+    target: Target, rows: DataFrame, id: Transaction | None, marks: Sequence[Transaction] = ()
+) -> None:
+    """Add rows in one commit; if it has an id, only unless the table has it.
+
+    ``marks`` are further ids that the commit may carry, which nothing depends on.
+    """
     table = target.open()
     assert table is not None, "it was made ready"
     if id is not None and target.written(id.app_id, id.version):
@@ -51,7 +56,7 @@ def append(target: Target, rows: DataFrame, id: Transaction | None) -> None:
         raise
     # From here on the files may be the table's, whatever an error says.
     if files or id is not None:
-        _commit(target, table, files, id)
+        _commit(target, table, files, id, marks)
     staged.discard("_delta_log")
 
 
@@ -123,15 +128,20 @@ def _definition(table: DeltaTable) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _commit(
-    target: Target, table: DeltaTable, files: Sequence[AddAction], id: Transaction | None
+    target: Target,
+    table: DeltaTable,
+    files: Sequence[AddAction],
+    id: Transaction | None,
+    marks: Sequence[Transaction],
 ) -> None:
+    ids = [*([id] if id else ()), *marks]
     try:
         table.create_write_transaction(
             list(files),
             "append",
             table.schema(),
             table.metadata().partition_columns,
-            commit_properties=CommitProperties(app_transactions=[id] if id else None),
+            commit_properties=CommitProperties(app_transactions=ids or None),
         )
     except (DeltaError, OSError) as exc:
         if id is not None and target.written(id.app_id, id.version):

@@ -1,7 +1,7 @@
 """Tables that events are appended to, each event once: ``history`` and ``pivot``.
 
-To them a TRUNCATE is an event like any other. So what the steps of a batch keep apart for
-its sake is written together.
+To them a TRUNCATE is an event like any other, and a sweep is none. So what the steps of a
+batch keep apart for their sake is written together.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pgtide.config.sinks import DeltaSettings
 from pgtide.pipeline.batch import Batch
-from pgtide.pipeline.steps import Reshaped, Rows, Step, TableWork, Truncated
+from pgtide.pipeline.steps import Reshaped, Rows, Step, Swept, TableWork, Truncated
 from pgtide.shape import Shape
 from pgtide.sinks.delta.columns import TargetColumn
 from pgtide.sinks.delta.lake_table import LakeTable
@@ -63,12 +63,17 @@ class EventTable(LakeTable):
     def _truncated(self, step: Truncated, number: int) -> None:
         raise AssertionError("a TRUNCATE is among the rows")
 
+    def _swept(self, step: Swept) -> None:
+        raise AssertionError("a sweep is no event")
+
     def _reshaped(self, step: Reshaped, number: int) -> None:
         self._ready(step, self._columns(step))
 
     def _joined(self, steps: Iterable[Step]) -> list[Step]:
         joined: list[Step] = []
         for step in steps:
+            if isinstance(step, Swept):
+                continue  # no change of the source, only of what a target should have had
             now = self._as_rows(step) if isinstance(step, Truncated) else step
             last = joined[-1] if joined else None
             if isinstance(now, Rows) and isinstance(last, Rows) and last.layout == now.layout:

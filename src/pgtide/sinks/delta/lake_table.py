@@ -21,6 +21,7 @@ from pgtide.pipeline.steps import (
     Reshaped,
     Rows,
     Step,
+    Swept,
     TableWork,
     Truncated,
     position_of,
@@ -69,6 +70,9 @@ class LakeTable(ABC):
                 self._rows(step, number)
             case Truncated():
                 self._truncated(step, number)
+            case Swept():
+                if self._may_sweep(step):
+                    self._swept(step)
             case Reshaped():
                 self._reshaped(step, number)
             case Renamed():
@@ -86,8 +90,20 @@ class LakeTable(ABC):
         """Follow a TRUNCATE."""
 
     @abstractmethod
+    def _swept(self, step: Swept) -> None:
+        """Remove what is gone at the source; done again, at any time, it finds nothing."""
+
+    @abstractmethod
     def _reshaped(self, step: Reshaped, number: int) -> None:
         """Follow a change of the columns."""
+
+    def _may_sweep(self, step: Swept) -> bool:
+        """Whether there is a table, and the route lets rows be read and deleted.
+
+        Where it leaves rows out that were read, none in the table would look as if it was seen.
+        """
+        there = self._lake.place(step.layout.shape.oid) is not None
+        return there and {"insert", "delete"} <= self._batch.rules(step.table).operations
 
     def _name(self, table: TableName) -> TableName:
         return self._batch.rules(table).target

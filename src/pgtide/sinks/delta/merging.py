@@ -67,12 +67,14 @@ class Merge:
         return names_fit and not any(isinstance(kind, _KEYS_FOR_SPARK) for kind in kinds)
 
 
-def fill(target: Target, merge: Merge, app_id: str, version: int) -> None:
-    """Write into a table that has no rows."""
+def fill(
+    target: Target, merge: Merge, app_id: str, version: int, marks: Sequence[Transaction]
+) -> None:
+    """Write into a table that has no rows with these keys."""
     rows = merge.rows.filter(f"NOT {GONE} AND NOT {PATCH}").select(
         *[quoted(name) for name in merge.columns]
     )
-    append(target, rows, Transaction(app_id, version))
+    append(target, rows, Transaction(app_id, version), marks)
 
 
 def merge(

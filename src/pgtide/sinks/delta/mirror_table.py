@@ -11,7 +11,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pgtide.errors import Unrepresentable
-from pgtide.pipeline.steps import Reshaped, Rows, Truncated
+from pgtide.pipeline.steps import Reshaped, Rows, Swept, Truncated
+from pgtide.position import Position
 from pgtide.sinks.delta.columns import DELETED, LSN, RELATION, SEQ, earlier
 from pgtide.sinks.delta.keyless import write_keyless
 from pgtide.sinks.delta.lake_table import LakeTable, shaped_by
@@ -19,6 +20,8 @@ from pgtide.sinks.delta.merging import Merge, fill, merge
 from pgtide.sinks.delta.mirror import OWN, MirrorPlan
 from pgtide.sinks.delta.quarantine import NOT_SENT
 from pgtide.sinks.delta.reached import writes
+from pgtide.sinks.delta.snapshot_rows import snapshot_marks
+from pgtide.sinks.delta.sweeping import Sweeping, names_now
 from pgtide.sinks.delta.target import Target
 from pgtide.sinks.delta.unsent import Completing, first_position, may_lack_values
 from pgtide.sinks.delta.view import View
@@ -26,6 +29,7 @@ from pgtide.spark.cells import CellReader
 from pgtide.spark.compaction import EVENT, known_key
 from pgtide.spark.layout import Layout, TableName
 from pgtide.spark.sql_text import quoted
+from pgtide.spark.sweeps import Sweep
 
 
 class MirrorTable(LakeTable):
@@ -72,8 +76,9 @@ class MirrorTable(LakeTable):
         rows = plan.rows(state, step.traits)
         job = Merge(rows, list(plan.keys()), columns, self._settings.soft_delete)
         with self._completed(target, job, step) as job:
-            if not table.file_uris():
-                fill(target, job, app_id, version)
+            marks = snapshot_marks(self._batch, target, step)
+            if marks is not None:
+                fill(target, job, app_id, version, marks)
             else:
                 merge(target, table, job, step.count, app_id, version)
 
@@ -87,16 +92,25 @@ class MirrorTable(LakeTable):
         try:
             if completing.needed():
                 job = replace(job, rows=completing.rows())
-                self._refuse(completing.incomplete(job.rows), step)
+                job = self._whole(job, completing.incomplete(job.rows), step)
             yield job
         finally:
             completing.close()
 
-    def _refuse(self, incomplete: DataFrame, step: Rows) -> None:
-        """Rows that were never seen whole: to be said, or kept with what they lack noted."""
+    def _whole(self, job: Merge, incomplete: DataFrame, step: Rows) -> Merge:
+        """The merge without rows that were never seen whole, if a read will bring them."""
         at = first_position(incomplete)
         if at is None:
-            return
+            return job
+        if not self._batch.completes(step.table, at):
+            self._refuse(at, incomplete, step)
+            return job
+        self._batch.pass_over(step.table, incomplete.count())
+        keys = incomplete.select(*[quoted(key) for key in job.keys])
+        return replace(job, rows=job.rows.join(keys, list(job.keys), "left_anti"))
+
+    def _refuse(self, at: Position, incomplete: DataFrame, step: Rows) -> None:
+        """Rows that were never seen whole: to be said, or kept with what they lack noted."""
         if self._batch.settings.on_unrepresentable != "null":
             raise Unrepresentable(
                 "a change does not carry all of its row, and the mirror does not have the row",
@@ -142,6 +156,25 @@ class MirrorTable(LakeTable):
             else:
                 table.delete(rows)
 
+    def _swept(self, step: Swept) -> None:
+        plan = self._plan(step.table, step.layout)
+        target = self._lake.target(self._name(step.table), step.layout.shape.oid)
+        soft = self._settings.soft_delete and bool(plan.layout.keys)
+        if soft and DELETED not in target.schema.names:
+            target.spark.sql(f"ALTER TABLE {target.sql} ADD COLUMNS ({DELETED} boolean)")
+        names = dict(zip(step.layout.key_names, plan.keys(), strict=True))
+        shown = F.col(DELETED).isNull() | ~F.col(DELETED) if soft else F.lit(True)
+        sweeping = Sweeping(
+            target,
+            step,
+            names_now(target, step.layout, names),
+            lambda sweep: earlier(sweep.older_than) & shown,
+        )
+        if soft:
+            sweeping.update(_marked)
+        else:
+            sweeping.delete()
+
     def _reshaped(self, step: Reshaped, number: int) -> None:
         plan = self._plan(step.table, step.layout)
         target = self._ready(step, plan.columns())
@@ -162,3 +195,9 @@ class MirrorTable(LakeTable):
         }
         with target.idempotent(app_id, version):
             SparkDeltaTable.forPath(target.spark, target.path).update(earlier(step.at), values)
+
+
+def _marked(sweep: Sweep) -> dict[str, Column]:
+    """What a softly deleted row has in its columns."""
+    at = {LSN: F.lit(int(sweep.at.lsn)), SEQ: F.lit(sweep.at.seq)}
+    return {DELETED: F.lit(True), **at}

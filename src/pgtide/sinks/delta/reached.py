@@ -18,7 +18,7 @@ from deltalake import Transaction
 from pyspark.sql import DataFrame
 
 from pgtide.pipeline.batch import Batch
-from pgtide.pipeline.steps import Rows, Step, position_of
+from pgtide.pipeline.steps import Rows, Step, Swept, position_of
 from pgtide.position import Lsn, Position
 from pgtide.sinks.delta.appending import append
 from pgtide.sinks.delta.target import PARTLY_PROPERTY, Target
@@ -41,9 +41,9 @@ class Portion:
         if self.partial:
             target.set_properties({PARTLY_PROPERTY: str(self.step.high.lsn)})
 
-    def append(self, target: Target, rows: DataFrame) -> None:
+    def append(self, target: Target, rows: DataFrame, marks: Sequence[Transaction] = ()) -> None:
         """Write rows of the table."""
-        append(target, rows, Transaction(self.app_id, self.version))
+        append(target, rows, Transaction(self.app_id, self.version), marks)
 
 
 def writes(
@@ -86,7 +86,12 @@ def is_cut(batch: Batch, step: Rows, later: Sequence[Step]) -> bool:
     end = step.high.lsn
     if not batch.census.whole and batch.census.high is not None and batch.census.high.lsn == end:
         return True
-    return any(position_of(other).lsn <= end for other in later)
+    return any(position_of(other).lsn <= end for other in later if _waits(other))
+
+
+def _waits(step: Step) -> bool:
+    """Whether a step needs rows behind it to be written after it."""
+    return not isinstance(step, Swept) or step.cuts
 
 
 def _portions(step: Rows) -> list[Portion]:

@@ -5,28 +5,37 @@ New versions and the end of those before them are one MERGE: there is nothing be
 
 from __future__ import annotations
 
-from datetime import datetime
+from dataclasses import replace
+from datetime import UTC, datetime
 
 from delta.tables import DeltaTable as SparkDeltaTable
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from pgtide.pipeline.steps import Reshaped, Rows, Truncated
+from pgtide.pipeline.steps import Reshaped, Rows, Swept, Truncated
+from pgtide.position import Position
 from pgtide.sinks.delta.columns import LSN, RELATION, SEQ, earlier
 from pgtide.sinks.delta.lake_table import LakeTable, shaped_by
 from pgtide.sinks.delta.mirror import newer
 from pgtide.sinks.delta.reached import REACHED, Portion, writes
+from pgtide.sinks.delta.snapshot_rows import snapshot_marks
+from pgtide.sinks.delta.sweeping import Sweeping, names_now
 from pgtide.sinks.delta.target import Target
+from pgtide.sinks.delta.unsent import may_lack_values
 from pgtide.sinks.delta.versions import (
     CLOSES,
     END_LSN,
     END_SEQ,
     IS_CURRENT,
+    SEEN_LSN,
+    SEEN_SEQ,
     VALID_TO,
     VersionsPlan,
 )
 from pgtide.spark.cells import CellReader
+from pgtide.spark.failures import unsent_at
 from pgtide.spark.sql_text import quoted
+from pgtide.spark.sweeps import Sweep
 
 
 class VersionsTable(LakeTable):
@@ -34,7 +43,7 @@ class VersionsTable(LakeTable):
 
     mode = "scd2"
 
-    def _plan(self, step: Rows | Reshaped) -> VersionsPlan:
+    def _plan(self, step: Rows | Reshaped | Swept) -> VersionsPlan:
         shapes = self._batch.shapes.values()
         root = step.layout.shape.oid
         policy = self._batch.settings.on_unrepresentable
@@ -47,40 +56,84 @@ class VersionsTable(LakeTable):
 
     def _rows(self, step: Rows, number: int) -> None:
         plan = self._plan(step)
-        keys = plan.keys()
+        plan.keys()  # refuses what cannot be
         target = self._ready(step, plan.columns())
         if target is None:
             return
         for portion, events in writes(self._batch, target, step, self._work.steps[number + 1 :]):
             self._quarantine.keep(step.table, events, plan.reader)
-            changes = plan.changes(events, step.traits, target.frame())
-            table = target.open()
-            if table is not None and table.file_uris():
-                self._merge(target, changes, keys, portion)
-            else:
-                portion.append(target, changes.filter(f"NOT {CLOSES}").drop(CLOSES))
+            self._write(target, plan, portion, events)
+
+    def _write(
+        self, target: Target, plan: VersionsPlan, portion: Portion, events: DataFrame
+    ) -> None:
+        """Write versions; without those that cannot be whole while the table is being read."""
+        step = portion.step
+        unsent = may_lack_values(step.traits, step.layout.shape.replica_identity)
+        if not unsent or plan.reader.policy != "null":
+            try:
+                self._change(target, plan, portion, events)
+                return
+            except Exception as error:
+                at = unsent_at(error)
+                if at is None or not self._batch.completes(step.table, at):
+                    raise
+        elif not self._batch.completes(step.table, step.high):
+            self._change(target, plan, portion, events)
+            return
+        lenient = replace(plan, lenient=True)
+        passed = lenient.passed_over(events, step.traits, target.frame())
+        self._change(target, lenient, portion, events)
+        self._batch.pass_over(step.table, passed)
+
+    def _change(
+        self, target: Target, plan: VersionsPlan, portion: Portion, events: DataFrame
+    ) -> None:
+        traits = portion.step.traits
+        marks = snapshot_marks(self._batch, target, portion.step)
+        if marks:
+            traits = replace(traits, reads=False)  # there is no version that they could confirm
+        changes = plan.changes(events, traits, target.frame())
+        if marks is None:
+            self._merge(target, changes, plan.keys(), portion)
+        else:
+            portion.append(target, changes.filter(f"NOT {CLOSES}").drop(CLOSES), marks)
 
     def _merge(self, target: Target, changes: DataFrame, keys: list[str], portion: Portion) -> None:
         same = " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in keys)
-        ended = {
-            VALID_TO: f"s.{VALID_TO}",
-            IS_CURRENT: "false",
-            END_LSN: f"s.{LSN}",
-            END_SEQ: f"s.{SEQ}",
-        }
+        changed = {name: f"s.{name}" for name in (VALID_TO, IS_CURRENT, END_LSN, END_SEQ)}
+        changed |= {name: f"coalesce(s.{name}, t.{name})" for name in (SEEN_LSN, SEEN_SEQ)}
         names = [name for name in changes.columns if name != CLOSES]
         with target.idempotent(portion.app_id, portion.version):
             (
                 SparkDeltaTable.forPath(target.spark, target.path)
                 .alias("t")
                 .merge(changes.alias("s"), f"{same} AND t.{IS_CURRENT} AND s.{CLOSES}")
-                .whenMatchedUpdate(newer("t", "s"), set=dict(ended))
+                .whenMatchedUpdate(newer("t", "s"), set=dict(changed))
                 .whenNotMatchedInsert(
                     f"NOT s.{CLOSES}",
                     values={quoted(name): f"s.{quoted(name)}" for name in names},
                 )
                 .execute()
             )
+
+    def _swept(self, step: Swept) -> None:
+        """End versions that were current then and not seen; it does not matter what ended them.
+
+        Events behind the sweep may have been written before it.
+        """
+        plan = self._plan(step)
+        target = self._lake.target(self._name(step.table), step.layout.shape.oid)
+        names = dict(zip(step.layout.key_names, plan.keys(), strict=True))
+        names = names_now(target, step.layout, names)
+        marked = SEEN_LSN in target.schema.names
+        seen = _seen_before if marked else (lambda at: earlier(at))
+        Sweeping(
+            target,
+            step,
+            names,
+            lambda sweep: seen(sweep.older_than) & (F.col(IS_CURRENT) | _ended_behind(sweep.at)),
+        ).update(_ended)
 
     def _truncated(self, step: Truncated, number: int) -> None:
         """End all current versions; done again, it finds none."""
@@ -118,3 +171,25 @@ class VersionsTable(LakeTable):
         if values and shaped_by(target, step):
             rows = F.col(IS_CURRENT) & earlier(step.at)
             SparkDeltaTable.forPath(target.spark, target.path).update(rows, values)
+
+
+def _seen_before(at: Position) -> Column:
+    """Whether a version was last seen before a position."""
+    lsn, seq = F.coalesce(SEEN_LSN, LSN), F.coalesce(SEEN_SEQ, SEQ)
+    return (lsn < int(at.lsn)) | ((lsn == int(at.lsn)) & (seq < at.seq))
+
+
+def _ended_behind(at: Position) -> Column:
+    lsn, seq = F.col(END_LSN), F.col(END_SEQ)
+    return (lsn > int(at.lsn)) | ((lsn == int(at.lsn)) & (seq > at.seq))
+
+
+def _ended(sweep: Sweep) -> dict[str, Column]:
+    """What a version that a sweep ends has in its columns."""
+    moment = sweep.committed_at or datetime.now(UTC)
+    return {
+        VALID_TO: F.lit(moment),
+        IS_CURRENT: F.lit(False),
+        END_LSN: F.lit(int(sweep.at.lsn)),
+        END_SEQ: F.lit(sweep.at.seq),
+    }

@@ -2,15 +2,17 @@
 
 A version begins with the event that made it and ends with the next event of its key. Both
 positions are kept beside the times, because times can be equal where positions are not. An
-update makes a version also when it changed nothing: the source did make one.
+update makes a version also when it changed nothing: the source did make one. A row that was
+read makes one only if it differs; else the version it is equal to remembers where it was seen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, LongType, TimestampType
 
@@ -18,6 +20,7 @@ from pgtide.errors import ConfigError, PipelineError
 from pgtide.rules import TableRules
 from pgtide.rules.cells import Cell
 from pgtide.sinks.delta.columns import LSN, RELATION, SEQ, TargetColumn
+from pgtide.sinks.delta.confirming import ROW, with_confirmed, with_following
 from pgtide.spark.cells import CellReader
 from pgtide.spark.column_names import target_names
 from pgtide.spark.compaction import Traits, fill, key_names, known_key
@@ -26,7 +29,8 @@ from pgtide.spark.sql_text import quoted
 
 VALID_FROM, VALID_TO, IS_CURRENT = "valid_from", "valid_to", "is_current"
 END_LSN, END_SEQ = "_pgtide_end_lsn", "_pgtide_end_seq"
-CLOSES = "_pgtide_closes"  # the row ends a version instead of being one
+SEEN_LSN, SEEN_SEQ = "_pgtide_seen_lsn", "_pgtide_seen_seq"
+CLOSES = "_pgtide_closes"  # the row ends a version, or says it was seen, instead of being one
 
 _OWN = (
     TargetColumn(VALID_FROM, TimestampType()),
@@ -36,9 +40,11 @@ _OWN = (
     TargetColumn(SEQ, LongType()),
     TargetColumn(END_LSN, LongType()),
     TargetColumn(END_SEQ, LongType()),
+    TargetColumn(SEEN_LSN, LongType()),
+    TargetColumn(SEEN_SEQ, LongType()),
     TargetColumn(RELATION, LongType()),
 )
-_THERE = "current"  # of a joined row: the version that the table has
+THERE = "current"  # of a joined row: the version that the table has
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,7 @@ class VersionsPlan:
     rules: TableRules
     reader: CellReader
     relations: Mapping[int, int]  # of a partitioned table: relation by shape id, else empty
+    lenient: bool = False  # pass over events of rows that nobody has seen whole as yet
 
     def columns(self) -> list[TargetColumn]:
         """The columns of the table, pgtide's own last."""
@@ -80,31 +87,44 @@ class VersionsPlan:
         return keys
 
     def changes(self, events: DataFrame, traits: Traits, table: DataFrame) -> DataFrame:
-        """New versions, and what ends those of the table: its columns and ``CLOSES``."""
+        """New versions, and what happens to those of the table: its columns and ``CLOSES``."""
+        rows, cells = self._beside_current(events, traits, table)
+        values = {name: self._value(name, cell) for name, cell in cells}
+        if traits.reads:
+            rows = with_confirmed(rows, key_names(self.layout), values, THERE)
+            values = {name: F.col(ROW)[f"v{number}"] for number, name in enumerate(values)}
+        else:
+            rows = with_following(rows, key_names(self.layout))
+        version = _struct(self.columns(), {**values, **self._begun()}, closes=False)
+        end = _struct(self.columns(), self._ended(), closes=True)
+        parts = [F.when(F.col("begins") & ~F.col("confirms"), version), F.when(F.col("first"), end)]
+        if traits.reads:
+            seen = _struct(self.columns(), self._seen(), closes=True)
+            parts.append(F.when(F.col("confirms") & F.col("next").isNull(), seen))
+        both = F.array_compact(F.array(*parts))
+        return rows.select(F.explode(both).alias("row")).select("row.*")
+
+    def passed_over(self, events: DataFrame, traits: Traits, table: DataFrame) -> int:
+        """How many events begin no version because a value is nowhere to be found."""
+        rows, cells = self._beside_current(events, traits, table)
+        return rows.filter(self._lacking([cell for _, cell in cells])).count()
+
+    def _beside_current(
+        self, events: DataFrame, traits: Traits, table: DataFrame
+    ) -> tuple[DataFrame, list[tuple[str, Cell]]]:
+        """Events by key, with the version that the table has where that is asked for."""
         admitted = self.rules.admits(F.col("op"))
         events = events if admitted is None else events.filter(admitted)
-        order = Window.partitionBy(*key_names(self.layout)).orderBy("lsn", "seq", "part")
         keyed = fill(events, self.layout, traits)
         if self.reader.policy == "null":
             # Rows whose keys no type holds are not one row; the quarantine has them.
             keyed = keyed.filter(known_key(self.layout))
-        rows = keyed.withColumns(
-            {
-                "after": F.coalesce("after", "before"),
-                "next": F.lead(F.struct("lsn", "seq", "committed_at")).over(order),
-                "first": F.row_number().over(order) == 1,
-            }
-        )
+        rows = keyed.withColumn("after", F.coalesce("after", "before"))
         cells = self._named(self._cells(traits.unsent))
-        partly = [name for name, cell in cells if cell.sent is not None]
-        rows = rows.join(*self._current(table, partly), "left") if partly else rows
-        values = {name: self._value(name, cell) for name, cell in cells}
-        version = _struct(self.columns(), {**values, **self._begun()}, closes=False)
-        end = _struct(self.columns(), self._ended(), closes=True)
-        both = F.array(
-            F.when(self._begins(traits, bool(partly)), version), F.when(F.col("first"), end)
-        )
-        return rows.select(F.explode(F.array_compact(both)).alias("row")).select("row.*")
+        wanted = [name for name, cell in cells if cell.sent is not None or traits.reads]
+        rows = rows.join(*self._current(table, wanted), "left") if wanted else rows
+        begins = self._begins(traits, [cell for _, cell in cells], bool(wanted))
+        return rows.withColumn("begins", begins), cells
 
     def _cells(self, unsent: tuple[int, ...] = ()) -> list[Cell]:
         return self.rules.apply(self.reader.after(unsent), F.col("op"))
@@ -116,7 +136,7 @@ class VersionsPlan:
     def _current(self, table: DataFrame, columns: list[str]) -> tuple[DataFrame, Column]:
         """The table's current versions, and the condition under which one is a row's own."""
         keys = self.keys()
-        there = F.struct(F.lit(True).alias(IS_CURRENT), *map(quoted, columns)).alias(_THERE)
+        there = F.struct(F.lit(True).alias(IS_CURRENT), *map(quoted, columns)).alias(THERE)
         old = [F.col(quoted(key)).alias(f"c{at}") for at, key in enumerate(keys)]
         condition = F.lit(True)
         for at, key in enumerate(key_names(self.layout)):
@@ -128,25 +148,35 @@ class VersionsPlan:
             return F.col(key_names(self.layout)[self.keys().index(name)])
         if cell.sent is None:
             return cell.value
-        there = F.col(_THERE)
+        there = F.col(THERE)
         value = F.when(cell.sent, cell.value).when(there.isNotNull(), there[name])
-        if self.reader.policy == "null":
+        if self.reader.policy == "null" or self.lenient:
             return value
         # No version is current to take it from: NULL would be an invented value.
         refusal = F.expr(not_sent(".".join(self.layout.table)))
         return value.when(F.col("op") == "update", refusal)
 
-    def _begins(self, traits: Traits, joined: bool) -> Column:
-        """Whether an event begins a version: there is a row after it, which the filters keep.
+    def _begins(self, traits: Traits, cells: list[Cell], joined: bool) -> Column:
+        """Whether there is a row after an event, which the filters keep and which is whole.
 
         Where they hinge on a value that was not sent, what they said of the row before holds.
         """
         alive = F.col("op") != "delete"
+        if self.lenient:
+            alive &= ~self._lacking(cells)
         keep = self.rules.keep(self.reader.after(traits.unsent), F.col("op"))
         if keep is None:
             return alive
-        before = F.col(_THERE).isNotNull() if joined else F.lit(False)
+        before = F.col(THERE).isNotNull() if joined else F.lit(False)
         return alive & F.coalesce(keep, before)
+
+    def _lacking(self, cells: list[Cell]) -> Column:
+        """Whether a value was not sent, and no version is there to take it from."""
+        unsent = [~cell.sent for cell in cells if cell.sent is not None]
+        if not unsent:
+            return F.lit(False)
+        absent = (F.col("op") == "update") & F.col(THERE).isNull()
+        return absent & F.coalesce(reduce(Column.__or__, unsent), F.lit(False))
 
     def _begun(self) -> dict[str, Column]:
         following = F.col("next")
@@ -159,18 +189,32 @@ class VersionsPlan:
             SEQ: F.col("seq"),
             END_LSN: following["lsn"],
             END_SEQ: following["seq"],
+            SEEN_LSN: F.col("seen")["lsn"],
+            SEEN_SEQ: F.col("seen")["seq"],
             RELATION: F.create_map(*pairs)[F.col("shape")] if pairs else F.lit(None),
         }
 
     def _ended(self) -> dict[str, Column]:
-        """The end of the version that a key has: the key, time and position."""
-        keys = zip(self.keys(), key_names(self.layout), strict=True)
+        """The end of the version that a key has, which may have been seen before that."""
         return {
-            **{name: F.col(key) for name, key in keys},
+            **self._keyed(),
             VALID_TO: F.col("committed_at"),
-            LSN: F.col("lsn"),
-            SEQ: F.col("seq"),
+            IS_CURRENT: F.lit(False),
+            END_LSN: F.col("lsn"),
+            END_SEQ: F.col("seq"),
+            SEEN_LSN: F.col("seen_before")["lsn"],
+            SEEN_SEQ: F.col("seen_before")["seq"],
         }
+
+    def _seen(self) -> dict[str, Column]:
+        """The version that a key has goes on: it was read as it is."""
+        at = {SEEN_LSN: F.col("seen")["lsn"], SEEN_SEQ: F.col("seen")["seq"]}
+        return {**self._keyed(), IS_CURRENT: F.lit(True), **at}
+
+    def _keyed(self) -> dict[str, Column]:
+        keys = zip(self.keys(), key_names(self.layout), strict=True)
+        at = {LSN: F.col("lsn"), SEQ: F.col("seq")}
+        return {**{name: F.col(key) for name, key in keys}, **at}
 
 
 def _struct(columns: list[TargetColumn], values: Mapping[str, Column], *, closes: bool) -> Column:

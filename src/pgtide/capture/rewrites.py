@@ -1,0 +1,46 @@
+"""DDL that changes rows without row events: which tables have to be read again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from pgtide.capture.ddl import DdlCommand
+from pgtide.position import Lsn
+from pgtide.shape import Shape
+
+_OF_TYPES = frozenset({"rename enum value", "alter composite type"})
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """A table whose rows are not what events have told."""
+
+    id: str  # the same whenever the command is seen
+    table: str
+    reasons: tuple[str, ...]
+    keyed: bool
+
+
+def rewrites_of(command: DdlCommand, lsn: Lsn, current: Iterable[Shape]) -> Iterator[Rewrite]:
+    """The captured tables that a command has changed so; ``current``: as they were before."""
+    reasons = command.marks.reasons
+    if not reasons:
+        return
+    after = {layout.oid: layout for layout in command.layouts}
+    for before in current:
+        shape = after.get(before.oid, before)
+        if _concerns(command, shape):
+            yield Rewrite(f"ddl-{int(lsn):X}-{shape.oid}", shape.name, reasons, bool(shape.keys))
+
+
+def _concerns(command: DdlCommand, shape: Shape) -> bool:
+    if any(rewrite["oid"] == shape.oid for rewrite in command.rewrites):
+        return True
+    if command.marks.partition is not None and "attach partition" in command.marks.reasons:
+        schema, table = command.marks.partition
+        return shape.table == table and schema in (None, shape.schema)
+    if _OF_TYPES.isdisjoint(command.marks.reasons):
+        return False
+    types = {item["oid"] for item in command.objects if item.get("type") == "type"}
+    return any(not types.isdisjoint((c.type_oid, c.base_oid, c.element_oid)) for c in shape.columns)

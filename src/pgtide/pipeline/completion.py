@@ -1,0 +1,43 @@
+"""Tables that are being read as a whole: what is missing of their rows now comes later.
+
+An update may not carry a large value that did not change. If the target does not have the row
+yet, because a refresh has not come to it, the update can be passed over: the refresh reads the
+row after it. Without such a refresh nothing would ever bring the value.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from pgtide.log.refreshes import ENDED, Refresh, RefreshStore, Standing
+from pgtide.log.storage import Storage
+from pgtide.position import Position
+from pgtide.spark.layout import TableName
+
+
+class Completion:
+    """The refreshes of whole tables, looked up once for each batch, and only if one is in need."""
+
+    def __init__(self, log: Storage) -> None:
+        self._log = log
+
+    def covers(self, table: TableName, at: Position) -> bool:
+        """Whether rows of a table are still to be read behind a position of the log."""
+        name = ".".join(table)
+        return any(
+            request.table == name and _reads_behind(standing, at)
+            for request, standing in self._refreshes
+        )
+
+    @cached_property
+    def _refreshes(self) -> list[tuple[Refresh, Standing]]:
+        store = RefreshStore(self._log)
+        whole = [request for request in store.requests() if request.whole]
+        return [(request, store.standing(request.id)) for request in whole]
+
+
+def _reads_behind(standing: Standing, at: Position) -> bool:
+    """Under way or to come; or done, while a pipeline that is behind has not come to its rows."""
+    if standing.state == "done":
+        return standing.until is not None and standing.until > at.lsn
+    return standing.state not in ENDED

@@ -1,0 +1,27 @@
+"""Which relations hold the rows of a table: itself, or the leaves of a partitioned one."""
+
+from __future__ import annotations
+
+from pgtide.config.patterns import TablePatterns
+from pgtide.errors import ConfigError, TableGone
+from pgtide.postgres.catalog import read_layouts, selects
+from pgtide.postgres.connection import SqlConnection
+
+
+def relations_of(conn: SqlConnection, table: str, patterns: TablePatterns) -> list[int]:
+    """The oids of the relations to read, in a fixed order."""
+    named = [shape for shape in read_layouts(conn).values() if shape.name == table]
+    if not named:
+        raise TableGone(
+            f"there is no table {table}", hint="Write it as schema.table, without quotes."
+        )
+    if not selects(patterns, named[0]):
+        raise ConfigError(
+            f"{table} is not captured", hint="Add it to source.tables, then run: pgtide init"
+        )
+    leaves = conn.execute(
+        "SELECT relid::oid::bigint FROM pg_catalog.pg_partition_tree(%s::oid) WHERE isleaf"
+        " ORDER BY 1",
+        [named[0].oid],
+    ).fetchall()
+    return [oid for (oid,) in leaves] or [named[0].oid]

@@ -1,0 +1,212 @@
+"""Refresh: rows read again while everything runs, in their place among the changes."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from pgtide.errors import ConfigError
+from pgtide.log.refreshes import Refresh, RefreshStore
+from pgtide.log.storage import Storage
+from tests.capture.replayed import replay
+from tests.fixtures.capture import Captured, MakeCaptured, flushed
+from tests.fixtures.databases import Database
+from tests.fixtures.waiting import wait_until
+
+
+def store_of(captured: Captured) -> RefreshStore:
+    return RefreshStore(Storage(captured.config.log.path, captured.config.log.storage))
+
+
+def refresh(captured: Captured, table: str = "public.t", **limits: Any) -> Refresh:
+    request = Refresh(table, **limits)
+    store_of(captured).add(request)
+    return request
+
+
+def wait_for(captured: Captured) -> None:
+    """Wait until every refresh that was asked for is done."""
+    store = store_of(captured)
+
+    def done() -> bool:
+        return all(store.standing(each.id).state == "done" for each in store.requests())
+
+    wait_until(done, "the refreshes", 60)
+
+
+def reads(captured: Captured) -> list[dict[str, Any]]:
+    return [dict(event.after or {}) for event in captured.events("read")]
+
+
+@pytest.fixture
+def filled(database: Database, make_captured: MakeCaptured) -> Captured:
+    """A table with rows that the log does not have."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    database.execute("INSERT INTO t SELECT i, 'old ' || i FROM generate_series(1, 5000) i")
+    return make_captured()
+
+
+def test_all_rows_of_a_table(filled: Captured) -> None:
+    request = refresh(filled)
+    filled.capture()
+    standing = store_of(filled).standing(request.id)
+    assert (standing.state, standing.rows, standing.dropped) == ("done", 5000, 0)
+    found = reads(filled)
+    assert sorted(int(row["id"]) for row in found) == list(range(1, 5001))
+    assert {row["v"] for row in found} == {f"old {i}" for i in range(1, 5001)}
+    filled.check_log()
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ({"where": "id % 1000 = 0 -- every thousandth"}, [1000, 2000, 3000, 4000, 5000]),
+        ({"low": "4998"}, [4998, 4999, 5000]),
+        ({"low": "2", "high": "4"}, [2, 3, 4]),
+        ({"keys": (("7",), ("4711",), ("9999",))}, [7, 4711]),
+    ],
+)
+def test_some_rows_of_a_table(
+    filled: Captured, limits: dict[str, Any], expected: list[int]
+) -> None:
+    refresh(filled, **limits)
+    filled.capture()
+    assert sorted(int(row["id"]) for row in reads(filled)) == expected
+
+
+@pytest.mark.parametrize(
+    ("limits", "left"),
+    [
+        ({"replace": True}, set()),
+        ({"replace": True, "low": "4900", "high": "6000"}, {"0", "7000"}),
+        ({"replace": True, "keys": (("17",), ("6000",))}, {"0", "7000"}),
+        ({}, {"0", "6000", "7000"}),
+    ],
+)
+def test_rows_that_only_a_target_has_are_swept(
+    filled: Captured, limits: dict[str, Any], left: set[str]
+) -> None:
+    refresh(filled, **limits)
+    filled.capture()
+    found = replay(filled.events(), "t", ("id",), ghosts=["0", "6000", "7000"])
+    assert {key for (key,) in found if not 0 < int(key) <= 5000} == left
+
+
+def test_a_sweep_spares_what_is_changed_meanwhile(filled: Captured) -> None:
+    filled.execute("UPDATE t SET v = 'before' WHERE id <= 100")
+    filled.capture()
+    refresh(filled, replace=True)
+    with filled.capturing() as running:
+        for i in range(100):
+            filled.execute("UPDATE t SET v = %s WHERE id = %s", [f"meanwhile {i}", 50 * i + 1])
+        wait_for(filled)
+        running.wait(flushed(filled.database))
+    source = filled.execute("SELECT id::text, v FROM t")
+    found = replay(filled.events(), "t", ("id",))
+    assert {key[0]: row["v"] for key, row in found.items()} == dict(source)
+
+
+def test_everything_is_read_bit_by_bit(database: Database, make_captured: MakeCaptured) -> None:
+    """snapshot: incremental."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    database.execute("INSERT INTO t SELECT i, i::text FROM generate_series(1, 3000) i")
+    database.execute("CREATE TABLE p (id int, k int, PRIMARY KEY (id, k)) PARTITION BY LIST (k)")
+    for part in (1, 2):
+        database.execute(f"CREATE TABLE p{part} PARTITION OF p FOR VALUES IN ({part})")
+    database.execute("INSERT INTO p SELECT i, i % 2 + 1 FROM generate_series(1, 100) i")
+    captured = make_captured(snapshot="incremental")
+    captured.execute("UPDATE t SET v = 'changed' WHERE id % 2 = 0")
+    captured.capture()
+    states = {store_of(captured).standing(r.id).state for r in store_of(captured).requests()}
+    assert states == {"done"}
+    found = replay(captured.events(), "t", ("id",))
+    assert {k[0]: row["v"] for k, row in found.items()} == dict(
+        captured.execute("SELECT id::text, v FROM t")
+    )
+    partitions = [replay(captured.events(), name, ("id", "k")) for name in ("p1", "p2")]
+    assert [len(rows) for rows in partitions] == [50, 50]
+    before = len(reads(captured))
+    captured.capture()
+    assert len(reads(captured)) == before, "once is enough"
+
+
+def test_tables_without_a_key_cannot_be_read_bit_by_bit(
+    database: Database, make_captured: MakeCaptured
+) -> None:
+    database.execute("CREATE TABLE k (v text); ALTER TABLE k REPLICA IDENTITY FULL")
+    captured = make_captured(snapshot="incremental")
+    with pytest.raises(ConfigError, match="without a key"):
+        captured.capture()
+
+
+@pytest.mark.parametrize(
+    ("table", "limits", "said"),
+    [
+        ("public.nowhere", {}, "there is no table"),
+        ("public.k", {}, "has no key"),
+        ("public.t", {"where": "nonsense >"}, "syntax error"),
+        ("public.t", {"keys": (("x",),)}, "invalid input syntax"),
+    ],
+)
+def test_a_refresh_that_cannot_be_done_fails_alone(
+    filled: Captured, table: str, limits: dict[str, Any], said: str
+) -> None:
+    filled.execute("CREATE TABLE k (v text)")
+    failing = refresh(filled, table, **limits)
+    fine = refresh(filled, keys=(("1",),))
+    filled.capture()
+    standing = store_of(filled).standing(failing.id)
+    assert standing.state == "failed"
+    assert said in standing.message
+    assert store_of(filled).standing(fine.id).state == "done"
+
+
+def test_pause_and_cancel(filled: Captured) -> None:
+    store = store_of(filled)
+    paused, cancelled = refresh(filled), refresh(filled)
+    store.steer(paused.id, "pause")
+    store.steer(cancelled.id, "cancel")
+    filled.capture()
+    assert store.standing(paused.id).state == "paused"
+    assert store.standing(cancelled.id).state == "cancelled"
+    assert not reads(filled)
+    store.steer(paused.id, "run")
+    filled.capture()
+    assert store.standing(paused.id).state == "done"
+    assert len(reads(filled)) == 5000
+
+
+def test_a_rate_is_kept(filled: Captured) -> None:
+    request = refresh(filled, chunk_rows=1000, max_rate=2500)
+    began = time.monotonic()
+    filled.capture()
+    assert time.monotonic() - began > 1.5, "5000 rows at 2500 a second, but for the first chunk"
+    assert store_of(filled).standing(request.id).rows == 5000
+
+
+def test_rows_are_read_after_ddl_that_rewrites_them(filled: Captured) -> None:
+    filled.capture()
+    filled.execute("ALTER TABLE t ADD COLUMN u uuid DEFAULT gen_random_uuid()")
+    filled.capture()
+    found = replay(filled.events(), "t", ("id",))
+    assert {key[0]: row["u"] for key, row in found.items()} == dict(
+        filled.execute("SELECT id::text, u::text FROM t")
+    )
+    (request,) = store_of(filled).requests()
+    assert request.reason == "ddl"
+
+
+@pytest.mark.parametrize("point", ["refresh_after_low:1", "refresh_after_read:3", "after_commit:3"])
+def test_killed_in_the_middle(filled: Captured, point: str) -> None:
+    request = refresh(filled, chunk_rows=200)
+    filled.killed(None, point)
+    filled.execute("UPDATE t SET v = 'later' WHERE id % 3 = 0")
+    filled.capture()
+    assert store_of(filled).standing(request.id).state == "done"
+    found = replay(filled.events(), "t", ("id",))
+    assert {key[0]: row["v"] for key, row in found.items()} == dict(
+        filled.execute("SELECT id::text, v FROM t")
+    )
+    filled.check_log()

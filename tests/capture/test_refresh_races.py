@@ -1,0 +1,239 @@
+"""Changes at every moment of a refresh: what is in the log afterwards is what the source has.
+
+Each moment is tried with each kind of change in each kind of transaction, on keys of their own,
+in one refresh.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import product
+from typing import Any
+
+import psycopg
+import pytest
+
+from pgtide.capture import faults
+from tests.capture.replayed import replay
+from tests.capture.test_refresh import refresh, store_of, wait_for
+from tests.fixtures.capture import Captured, MakeCaptured, flushed
+from tests.fixtures.databases import Database
+from tests.fixtures.postgres import MakeServer
+from tests.fixtures.waiting import wait_until
+
+POINTS = (
+    "refresh_before_low",
+    "refresh_after_low",
+    "refresh_before_read",
+    "refresh_after_read",
+    "refresh_after_high",
+)
+CHANGES = {
+    "insert": "INSERT INTO t VALUES ({new}, 1, repeat('n', 10), {big})",
+    "update": "UPDATE t SET n = n + 1, v = 'u', big = {big} WHERE id = {id}",
+    "toast": "UPDATE t SET n = n + 1 WHERE id = {id}",
+    "move": "UPDATE t SET id = {new}, n = n + 1 WHERE id = {id}",
+    "move back": "UPDATE t SET id = {low}, n = n + 1 WHERE id = {id}",
+    "delete": "DELETE FROM t WHERE id = {id}",
+    "replace": "DELETE FROM t WHERE id = {id}; INSERT INTO t VALUES ({id}, 0, 'again', {big})",
+}
+KINDS = ("autocommit", "long", "subtransaction", "rollback")
+BIG = "(SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 200))"
+ROWS = 3000
+
+
+@dataclass
+class Writers:
+    """Makes the changes; long transactions begin before the refresh and end after a point."""
+
+    database: Database
+    next_id: Iterator[int] = field(default_factory=lambda: iter(range(10, ROWS, 7)))
+    long: dict[str, psycopg.Connection[Any]] = field(default_factory=dict)
+
+    def statement(self, change: str) -> bytes:
+        id = next(self.next_id)
+        values = {"id": id, "new": 100_000 + id, "low": -id, "big": BIG}
+        return CHANGES[change].format(**values).encode()
+
+    def begin_long(self, point: str) -> None:
+        connection = self.database.connect(autocommit=False)
+        for change in CHANGES:
+            for statement in self.statement(change).split(b"; "):
+                connection.execute(statement)
+        self.long[point] = connection
+
+    def change(self, point: str) -> None:
+        """Everything that happens at a point, once."""
+        with self.database.connect() as connection:
+            for change, kind in product(CHANGES, KINDS):
+                if kind == "autocommit":
+                    connection.execute(self.statement(change))
+                elif kind == "subtransaction":
+                    with connection.transaction(), connection.transaction():
+                        connection.execute(self.statement(change))
+                elif kind == "rollback":
+                    with connection.transaction():
+                        connection.execute(self.statement(change))
+                        raise psycopg.Rollback
+        self.end_long(point)
+
+    def end_long(self, point: str) -> None:
+        with self.long.pop(point):
+            pass  # which commits and closes
+
+    def close(self) -> None:
+        for connection in self.long.values():
+            connection.close()
+
+
+@pytest.fixture
+def at_points() -> Iterator[dict[str, Callable[[], None]]]:
+    yield faults.at_point
+    faults.at_point.clear()
+
+
+@pytest.fixture
+def writers(database: Database) -> Iterator[Writers]:
+    made = Writers(database)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def big_rows(database: Database, make_captured: MakeCaptured) -> Captured:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, n int, v text, big text)")
+    database.execute("ALTER TABLE t ALTER big SET STORAGE EXTERNAL")
+    database.execute(
+        "INSERT INTO t SELECT i, 0, 'v' || i,"
+        " CASE WHEN i % 7 = 3 THEN repeat(md5(i::text), 100) END"
+        f" FROM generate_series(1, {ROWS}) i"
+    )
+    return make_captured()
+
+
+def once(action: Callable[[], None]) -> Callable[[], None]:
+    lock, left = threading.Lock(), [action]
+
+    def act() -> None:
+        with lock:
+            if left:
+                left.pop()()
+
+    return act
+
+
+def same_as_source(captured: Captured) -> None:
+    captured.check_log()
+    expected = {
+        (row["id"],): {name: row[name] for name in ("id", "n", "v", "big")}
+        for (row,) in captured.execute(
+            "SELECT jsonb_object_agg(key, value) FROM t, jsonb_each_text(to_jsonb(t)) GROUP BY t.id"
+        )
+    }
+    found = replay(captured.events(), "t", ("id",))
+    assert found.keys() == expected.keys()
+    wrong = {key for key, row in expected.items() if not row.items() <= found[key].items()}
+    assert not wrong, sorted(wrong)
+
+
+@pytest.mark.parametrize("chunk_rows", [100, 100_000])
+def test_changes_at_every_moment(
+    big_rows: Captured,
+    at_points: dict[str, Callable[[], None]],
+    writers: Writers,
+    chunk_rows: int,
+) -> None:
+    for point in POINTS:
+        writers.begin_long(point)
+        at_points[point] = once(partial(writers.change, point))
+    request = refresh(big_rows, chunk_rows=chunk_rows)
+    with big_rows.capturing() as running:
+        wait_until(lambda: store_of(big_rows).standing(request.id).state == "done", "the refresh")
+        assert not writers.long, "every point was passed"
+        running.wait(flushed(big_rows.database))
+    same_as_source(big_rows)
+
+
+@pytest.mark.parametrize("point", POINTS[1:])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "TRUNCATE t",
+        "TRUNCATE t; INSERT INTO t VALUES (1, 1, 'after', NULL)",
+        "ALTER TABLE t ALTER n TYPE text USING 'n' || n",
+        "ALTER TABLE t ALTER n TYPE int USING n + 1",
+        "ALTER TABLE t ADD COLUMN more int DEFAULT 5; ALTER TABLE t DROP COLUMN more",
+        "VACUUM FULL t",
+        "CLUSTER t USING t_pkey",
+    ],
+)
+def test_ddl_in_the_middle(
+    big_rows: Captured, at_points: dict[str, Callable[[], None]], point: str, statement: str
+) -> None:
+    """What waits for our lock is started; the others happen there and then."""
+    thread = threading.Thread(target=big_rows.run, args=[statement.replace("; ", ";\n")])
+    at_points[point] = once(thread.start)
+    refresh(big_rows, chunk_rows=500)
+    with big_rows.capturing() as running:
+        wait_until(lambda: thread.ident is not None, "the point")
+        thread.join()
+        running.wait(flushed(big_rows.database))
+        wait_for(big_rows)
+    same_as_source(big_rows)
+
+
+def require_standby(database: Database, name: str) -> None:
+    database.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{name}'")
+    database.execute("SELECT pg_reload_conf()")
+    wait_until(
+        lambda: database.execute("SHOW synchronous_standby_names") == [(name,)], "the setting"
+    )
+
+
+def test_a_commit_that_is_delivered_and_not_visible(
+    make_server: MakeServer, make_captured: MakeCaptured
+) -> None:
+    """A synchronous standby does not answer: the commit is in the WAL, and nobody sees it.
+
+    Low and high watermarks around a read would bring the old row back behind the new one.
+    """
+    database = Database.create(make_server())
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, n int, v text, big text)")
+    database.execute("INSERT INTO t SELECT i, 0, 'old' FROM generate_series(1, 100) i")
+    captured = make_captured(database)
+    require_standby(database, "nobody")
+    waiting = [
+        threading.Thread(target=database.execute, args=[statement])
+        for statement in (
+            "UPDATE t SET v = 'new' WHERE id = 1",
+            "DELETE FROM t WHERE id = 2",
+            "UPDATE t SET id = 1003 WHERE id = 3",
+            "INSERT INTO t VALUES (2000, 0, 'new')",
+        )
+    ]
+    try:
+        with captured.capturing() as running:
+            for thread in waiting[:2]:
+                thread.start()
+            wait_until(lambda: len(captured.events("update", "delete")) == 2, "both to be logged")
+            assert database.execute("SELECT count(*) FROM t WHERE v = 'new'") == [(0,)]
+            request = refresh(captured, chunk_rows=10, replace=True)
+            for thread in waiting[2:]:
+                thread.start()
+            wait_for(captured)
+            assert len(captured.events("read")) <= 100 - 2, "those two are newer in the log"
+            assert store_of(captured).standing(request.id).dropped >= 2
+            require_standby(database, "")
+            for thread in waiting:
+                thread.join(30)
+            running.wait(flushed(database))
+        same_as_source(captured)
+        # What a reader with two watermarks would have logged last of row 1.
+        rows = [event.after or {} for event in captured.events("update", "read")]
+        versions = [row["v"] for row in rows if row["id"] == "1"]
+        assert versions == ["new"]
+    finally:
+        require_standby(database, "")
