@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pgtide import cli
-from pgtide.cli import verify as verify_command
+from pgtide.cli import run
 from pgtide.cli.attached import command_line
 from pgtide.cli.invocation import Invocation
 from pgtide.config import Config
@@ -22,7 +21,7 @@ from pgtide.verify.report import REPAIRED, TableReport
 from pgtide.verify.results import VerifyFile
 from tests.fixtures.capture import Captured
 from tests.fixtures.waiting import wait_until
-from tests.verify.lake import lake_config, place
+from tests.verify.lake import place
 
 ROWS = """CREATE TABLE t (id int PRIMARY KEY, secret text);
 INSERT INTO t SELECT n, 'hidden' || n FROM generate_series(1, 500) n;
@@ -44,7 +43,7 @@ class Staying:
 
 @pytest.fixture
 def config_file(spark: SparkSession, captured: Captured, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(verify_command, "spark_session", lambda config: Staying(spark))
+    monkeypatch.setattr("pgtide.cli.verify.spark_session", lambda config: Staying(spark))
     document = {
         **captured.settings,
         "pipelines": {
@@ -65,19 +64,19 @@ def test_the_command(
 ) -> None:
     captured.run(ROWS)
     call = ["-c", str(config_file), "verify"]
-    assert cli.run(call) == 0
+    assert run(call) == 0
     out = capsys.readouterr().out
     assert "✓ lake: public.t is equal: 500 rows" in out
     assert "! pipeline files is not verified: a file sink" in out
-    assert cli.run([*call, "--pipeline", "files"]) == 1
-    assert cli.run([*call, "--table", "public.nothing"]) == 2
+    assert run([*call, "--pipeline", "files"]) == 1
+    assert run([*call, "--table", "public.nothing"]) == 2
     spark.sql(f"UPDATE {place(captured, 't')} SET secret = 'other' WHERE id = 250")
     capsys.readouterr()
-    assert cli.run([*call, "-p", "lake"]) == 1
+    assert run([*call, "-p", "lake"]) == 1
     shown = capsys.readouterr()
     assert "    different: id = 250 in secret\n" in shown.out
     assert "hidden" not in shown.out + shown.err
-    assert cli.run([*call, "-p", "lake", "--sample", "1", "--seed", "x", "--json"]) == 1
+    assert run([*call, "-p", "lake", "--sample", "1", "--seed", "x", "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     (pipeline,) = document["pipelines"]
     assert (document["equal"], pipeline["seed"]) == (False, "x")
@@ -94,7 +93,7 @@ def test_repairing_the_differing_rows(
 ) -> None:
     captured.run(ROWS)
     call = ["-c", str(config_file), "verify", "-p", "lake", "--json"]
-    assert cli.run(call) == 0
+    assert run(call) == 0
     table = place(captured, "t")
     spark.sql(f"DELETE FROM {table} WHERE id = 17")
     spark.sql(f"UPDATE {table} SET secret = NULL WHERE id = 20")
@@ -103,7 +102,7 @@ def test_repairing_the_differing_rows(
         " WHERE id = 1"
     )
     capsys.readouterr()
-    assert cli.run([*call, "--repair"]) == 0, capsys.readouterr()
+    assert run([*call, "--repair"]) == 0, capsys.readouterr()
     (pipeline,) = json.loads(capsys.readouterr().out)["pipelines"]
     assert pipeline["repaired"] == ["public.t"]
     assert pipeline["tables"][0]["rows"] == 500
@@ -124,9 +123,11 @@ def test_in_the_background(
     spark: SparkSession, captured: Captured, capsys: pytest.CaptureFixture[str]
 ) -> None:
     captured.run(ROWS)
-    config = lake_config(captured, interval="100ms", verify={"interval": "1s", "rate": 1_000_000})
+    sink = {"type": "delta", "path": str(captured.directory / "lake")}
+    pipeline = {"sink": sink, "interval": "100ms", "verify": {"interval": "1s", "rate": 10**6}}
+    document = {**captured.settings, "pipelines": {"lake": pipeline}}
+    config = Config.model_validate(document)
     file = captured.directory / "pgtide.yaml"
-    document = {**captured.settings, "pipelines": {"lake": _pipeline(config)}}
     file.write_text(json.dumps(document))
     command = command_line(Invocation(config_path=file), until_current=False)
     supervisor = Supervisor(config, ["lake"], command, lambda: spark)
@@ -141,7 +142,7 @@ def test_in_the_background(
         spark.sql(f"DELETE FROM {place(captured, 't')} WHERE id = 17")
         wait_until(lambda: (results.load() or {})["differing"], "it to be found", 120)
         capsys.readouterr()
-        assert cli.run(["-c", str(file), "status"]) == 1
+        assert run(["-c", str(file), "status"]) == 1
         assert "public.t differs from the source, 1 missing" in capsys.readouterr().out
     finally:
         supervisor.stop()
@@ -150,7 +151,3 @@ def test_in_the_background(
     found = results.load()
     assert found is not None
     assert found["differing"][0]["keys"] == [["17"]]
-
-
-def _pipeline(config: Config) -> object:
-    return json.loads(config.pipelines["lake"].model_dump_json(include={"sink", "verify"}))

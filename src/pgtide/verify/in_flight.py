@@ -50,6 +50,8 @@ def rows_in_flight(
 def _events(spark: SparkSession, log: Storage, plan: TablePlan, moment: Moment) -> DataFrame:
     frame = spark.read.format("delta").load(spark_path(log.child(CHANGES).root))
     mine = F.col("shape").isin(*plan.logged.ids) & F.col("op").isin(*ROW_OPS)
+    # The log's files say which tables they hold.
+    mine &= F.col("table").isin(*{table for _, table in plan.logged.names})
     late = F.col("lsn") > int(moment.before)
     unseen = _unseen(moment)
     frame = frame.filter(mine & (late if unseen is None else late | unseen))
