@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgtide.pipeline.running import PipelineRun
+from pgtide.verify import moment
 from pgtide.verify.report import PipelineReport
 from tests.fixtures.capture import Captured
 from tests.fixtures.waiting import wait_until
@@ -127,6 +128,12 @@ def running(spark: SparkSession, captured: Captured) -> Iterator[None]:
 def check(report: PipelineReport) -> None:
     wrong = [table for table in report.tables if not table.equal]
     assert not wrong, wrong
+
+
+@pytest.fixture(autouse=True)
+def unyielding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a TRUNCATE may wait for longer than verifications let it."""
+    monkeypatch.setattr(moment, "YIELD_S", 3600)
 
 
 def verify_for(spark: SparkSession, captured: Captured, seconds: float) -> int:

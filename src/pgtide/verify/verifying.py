@@ -39,7 +39,7 @@ GROUP_TABLES = 50
 SESSIONS = 2
 ATTEMPTS = 3  # to compare tables that others need for themselves
 PAUSE_S = 10.0
-NEEDED = "others wait for the table, or one that is compared with it: try again later"
+NEEDED = "others wait for the table: try again later"
 
 Group: TypeAlias = list[tuple[Shape, list[Shape]]]  # tables, each with its relations
 OnProgress = Callable[[str, int, int], None]
@@ -93,7 +93,7 @@ class Verification:
         return report
 
     def _attempts(self, group: Group) -> list[TableReport]:
-        """Compare the tables of a group; once more when somebody else needed one of them."""
+        """Compare the tables of a group; again, one by one, when somebody needed one of them."""
         for attempt in range(ATTEMPTS):
             tables: dict[str, TableReport] = {}
             part = None if self._options.part_rows is None else Part(self._options.part_rows)
@@ -101,6 +101,8 @@ class Verification:
                 while (part := self._verify(group, tables, part)) is not None:
                     pass
             except Yielded:
+                if len(group) > 1:
+                    return [table for one in group for table in self._attempts([one])]
                 if self._options.stop.wait(PAUSE_S * attempt):
                     raise
             else:
