@@ -28,7 +28,7 @@ from pgtide.postgres.connection import connect
 from pgtide.postgres.slot import capture_pids
 from pgtide.verify.moment import NAME, nudge
 
-POLL_S = 0.1
+POLL_S = 0.2
 PATIENCE_S = 600.0  # without any progress of whoever runs elsewhere
 NUDGE_S = 5.0
 # An object store does not tell whether a pipeline runs: for so long its state is watched first.
