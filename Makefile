@@ -10,7 +10,7 @@ COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --quiet \
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow lint format requirements docs clean postgres-versions s3-server \
 	bench-capture bench-capture-latency bench-log-age bench-pipeline bench-freshness \
-	bench-pipeline-age bench-backlog bench-refresh bench-snapshot
+	bench-pipeline-age bench-backlog bench-refresh bench-snapshot bench-verify
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' \
@@ -67,6 +67,9 @@ bench-snapshot: setup  ## Rows a second of an initial snapshot, against COPY
 
 bench-refresh: setup  ## A table read again while others write
 	$(BIN)/python -m benchmarks.refresh
+
+bench-verify: setup  ## Five million rows verified, against one aggregate in Postgres
+	$(BIN)/python -m benchmarks.verify
 
 postgres-versions:  ## Fetch the Postgres releases of the version tests (needs Maven)
 	scripts/postgres-versions

@@ -36,7 +36,7 @@ def main(warm: str, loaded: str, changes: str, runs: str) -> None:
     for log in [warm, *[loaded] * WARM_RUNS]:
         for job in jobs.values():
             job(spark, load(Path(log), {}), None)
-    before = _cpu_seconds()
+    before = cpu_seconds()
     for run in range(int(runs)):
         for name, job in jobs.items():
             began = time.perf_counter()
@@ -44,8 +44,8 @@ def main(warm: str, loaded: str, changes: str, runs: str) -> None:
             figures[name].append(time.perf_counter() - began - CHECKING.pop())
         line = "  ".join(f"{name} {times[-1]:.2f} s" for name, times in figures.items())
         progress(f"run {run + 1}  {line}")
-    figures["cpu_s"] = (_cpu_seconds() - before) / int(runs)
-    figures["peak_rss_mb"] = _peak_mb()
+    figures["cpu_s"] = (cpu_seconds() - before) / int(runs)
+    figures["peak_rss_mb"] = peak_mb()
     print(json.dumps(figures))
 
 
@@ -116,7 +116,8 @@ def _processes() -> list[Path]:
     return [Path("/proc/self"), *(Path(f"/proc/{child}") for child in children)]
 
 
-def _cpu_seconds() -> float:
+def cpu_seconds() -> float:
+    """User and system time of this process and its children, the JVM among them."""
     ticks = 0
     for process in _processes():
         fields = (process / "stat").read_text().rpartition(")")[2].split()
@@ -124,7 +125,8 @@ def _cpu_seconds() -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def _peak_mb() -> float:
+def peak_mb() -> float:
+    """The most memory that they have had, each by itself, in MB."""
     peaks = [
         int(line.split()[1])
         for process in _processes()

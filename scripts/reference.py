@@ -15,12 +15,12 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
 from pgtide.cli import COMMANDS, load_command, run
 from pgtide.config.connection_string import ConnectionString
-from pgtide.config.model import Config
+from pgtide.config.model import Config, Verify
 from pgtide.config.sinks import PivotSettings, SinkSettings
 
 PLACE = Path(__file__).parents[1] / "docs" / "reference"
@@ -103,12 +103,16 @@ def _sections() -> Iterator[tuple[str, type[BaseModel]]]:
         (kind,) = get_args(sink.model_fields["type"].annotation)
         yield f"pipelines.NAME.sink, type {kind}", sink
     yield "pipelines.NAME.sink.pivot", PivotSettings
+    yield "pipelines.NAME.verify", Verify
 
 
 def _kind(field: FieldInfo) -> str:
     """The type as a reader of YAML sees it."""
     annotation = _bare(field.annotation)
-    names = {float: "duration", int: "size", str: "text", bool: "true, false"}
+    # Sizes are read from text such as 64MB, durations are the only fractions.
+    sized = any(isinstance(part, BeforeValidator) for part in field.metadata)
+    whole = "size" if sized else "number"
+    names = {float: "duration", int: whole, str: "text", bool: "true, false"}
     names[ConnectionString] = "connection string"
     if get_origin(annotation) is Literal:
         return ", ".join(f"`{choice}`" for choice in get_args(annotation))

@@ -20,7 +20,7 @@ def accounts(captured: Captured) -> dict[str, str]:
 
 
 def pgbench(database: Database, *arguments: str) -> subprocess.Popen[bytes]:
-    command = [database.server.psql_tools / "pgbench", *arguments, database.url]
+    command = [str(database.server.psql_tools / "pgbench"), *arguments, database.url]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 

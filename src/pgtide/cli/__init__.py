@@ -37,6 +37,7 @@ COMMANDS = {
     "refresh": "Read rows of a table again while everything runs.",
     "resume": "Take up tables that a pipeline has parked.",
     "replay": "Build a pipeline's target from the log once more.",
+    "verify": "Compare mirrors with the source and list the rows that differ.",
     "log": "Look at the change log and maintain it.",
     "destroy": "Remove from the source what init made: slot, publication, triggers, schema.",
     "version": "Print the versions of pgtide and what it runs on.",

@@ -14,6 +14,7 @@ from pgtide.log.storage import Storage
 from pgtide.pipeline.lag import lag_of
 from pgtide.pipeline.lease import holder_of
 from pgtide.pipeline.state import State, StateFile, pipeline_names
+from pgtide.verify.results import VerifyFile
 
 
 def state_document(state: State | None) -> dict[str, Any]:
@@ -80,12 +81,18 @@ def _document(storage: Storage, snapshot: Snapshot, name: str, at: datetime) -> 
     except PgtideError as exc:
         broken = error_document(exc)
         progress = {**state_document(None), "rows": None, "batches": None}
+    verified = None
+    try:
+        verified = VerifyFile(storage, name).load()
+    except PgtideError as exc:
+        broken = broken or error_document(exc)
     lag = lag_of(state, snapshot, at) if state is not None else None
     return {
         "running": holder_of(storage, name) is not None if storage.local is not None else None,
         **progress,
         "lag_bytes": lag.bytes if lag is not None else None,
         "lag_seconds": lag.seconds if lag is not None else None,
+        "verified": verified,
         "last_error": last_error,
         "error": broken,
     }

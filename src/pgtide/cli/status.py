@@ -29,10 +29,13 @@ def command(ctx: typer.Context) -> int:
     "started_at", "updated_at", "last_error"} or null, "pipelines": [{"name", "configured",
     "running", "position", "rows", "batches", "withheld": {TABLE: events}, "last_batch": {"at",
     "rows", "seconds"} or null, "parked": [{"table", "position", "since", "message", "detail",
-    "hint"}], "lag_bytes", "lag_seconds", "last_error", "error"}], "refreshes": those under way
-    or failed, as pgtide refresh --list shows them}. An error is {"type", "message", "detail",
-    "hint", "exit_code"}; a pipeline's is null unless what it keeps in the
-    log cannot be read: what is not known then is null or empty. "copied": a backlog is read
+    "hint"}], "lag_bytes", "lag_seconds", "verified": {"started_at", "finished_at", "tables",
+    "rows", "differing": [{"table", "missing", "extra", "different", "keys": [[text]]}],
+    "refused": {TABLE: why}, "error": {"message", "detail", "hint"} or null} or null,
+    "last_error", "error"}], "refreshes": those under way or failed, as pgtide refresh --list
+    shows them}. An error is {"type", "message", "detail", "hint", "exit_code"}; a pipeline's is
+    null unless what it keeps in the log cannot be read: what is not known then is null or
+    empty. "verified": what the background verification found. "copied": a backlog is read
     through a temporary copy of the slot. "withheld": what filters and routes have left out,
     and updates of rows that a refresh has yet to bring. A pipeline's lag is that to the log.
 
@@ -153,10 +156,30 @@ def _print_pipeline(pipeline: dict[str, Any]) -> None:
         retry = f"Then run: pgtide resume --pipeline {name} --table {table['table']}"
         text = f"pipeline {name} parked {table['table']} at {table['position']}: {table['message']}"
         print_line("fail", text, "\n".join(filter(None, [table["detail"], table["hint"], retry])))
+    if verified := pipeline["verified"]:
+        _print_verified(name, verified)
     if error := pipeline["last_error"]:
         kind = "warn" if error["transient"] else "fail"
         text = f"pipeline {name} failed at {error['at']}: {error['message']}"
         print_line(kind, text, "\n".join(filter(None, [error["detail"], error["hint"]])))
+
+
+def _print_verified(name: str, verified: dict[str, Any]) -> None:
+    at = verified["finished_at"]
+    if error := verified["error"]:
+        text = f"pipeline {name}: verification failed at {at}: {error['message']}"
+        print_line("warn", text, "\n".join(filter(None, [error["detail"], error["hint"]])))
+    for table in verified["differing"]:
+        counts = ", ".join(
+            f"{table[kind]} {kind}" for kind in ("missing", "extra", "different") if table[kind]
+        )
+        hint = f"Run: pgtide verify --pipeline {name} --table {table['table']} --repair"
+        text = f"pipeline {name}: {table['table']} differs from the source, {counts}, at {at}"
+        print_line("fail", text, hint)
+    if not verified["error"] and not verified["differing"]:
+        found = f"{verified['tables']} tables equal to the source, {verified['rows']} rows"
+        refused = f", {len(verified['refused'])} not verified" if verified["refused"] else ""
+        print_line("ok", f"pipeline {name}: {found}{refused}, at {at}")
 
 
 def _progress(pipeline: dict[str, Any]) -> str:

@@ -91,7 +91,9 @@ def _refreshes(config: Config) -> list[dict[str, Any]]:
 
 
 def _is_down(pipeline: dict[str, Any]) -> bool:
-    troubles = (pipeline["error"], pipeline["last_error"], pipeline["parked"])
+    verified = pipeline["verified"]
+    differing = verified["differing"] if verified is not None else []
+    troubles = (pipeline["error"], pipeline["last_error"], pipeline["parked"], differing)
     return pipeline["configured"] and any(troubles)
 
 

@@ -138,6 +138,15 @@ class Spark(Section):
     """Further Spark settings."""
 
 
+class Verify(Section):
+    """A slow comparison of mirrors with the source, again and again while `pgtide run` runs."""
+
+    interval: Annotated[Seconds, _at_least("1s", parse_duration)] = 3600.0
+    """The time between the starts of two passes, as in `1h`; a longer pass is finished first."""
+    rate: int = Field(default=20_000, ge=1)
+    """Rows a second that are read of the source at most."""
+
+
 class Pipeline(Section):
     """One way from the log to a target. NAME is 1 to 80 ASCII letters, digits, `_` and `-`."""
 
@@ -162,6 +171,8 @@ class Pipeline(Section):
     """The least time between the starts of two batches."""
     batch: Annotated[Bytes, _at_least("1MB", parse_size)] = 64 << 20
     """Compressed bytes of the log that a batch takes at most, about."""
+    verify: Verify | None = None
+    """Verify the mirrors in the background; off unless the section is there."""
 
 
 class Config(Section):

@@ -20,7 +20,7 @@ class Lag:
 
 def lag_of(state: State, snapshot: Snapshot, at: datetime) -> Lag:
     """What a pipeline has yet to deliver, at a moment of the source's clock."""
-    if not any(_is_ahead(file, state.position) for file in snapshot.files):
+    if not any(is_ahead(file, state.position) for file in snapshot.files):
         return Lag()
     behind = max(0, snapshot.position - max(state.position.lsn, snapshot.complete_from))
     if state.committed_at is None:
@@ -28,7 +28,7 @@ def lag_of(state: State, snapshot: Snapshot, at: datetime) -> Lag:
     return Lag(behind, round(max(0.0, (at - state.committed_at).total_seconds()), 3))
 
 
-def _is_ahead(file: DataFile, position: Position) -> bool:
+def is_ahead(file: DataFile, position: Position) -> bool:
     """Whether a file holds rows from a position on.
 
     Its bounds say so for whole transactions, and for files that are part of one.

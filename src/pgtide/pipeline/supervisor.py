@@ -92,9 +92,12 @@ class Supervisor:
                     threading.Thread(target=self._supervise, args=(spark, member), name=name)
                     for name, member in self.members.items()
                 ]
+                pipelines = threads[1:]
+                if not self._until_current:
+                    threads += self._verifications(spark)
                 for thread in threads[1:]:
                     thread.start()
-                self._wait(lambda: self._until_current and not _alive(threads[1:]))
+                self._wait(lambda: self._until_current and not _alive(pipelines))
         finally:
             self._stop.set()
             self.capture.stop()
@@ -114,6 +117,21 @@ class Supervisor:
             self._stop.wait(TICK_S)
             if self._tick is not None:
                 self._tick(self)
+
+    def _verifications(self, spark: SparkSession) -> list[threading.Thread]:
+        """A thread for each pipeline whose mirrors are to be verified in the background."""
+        names = [name for name in self.members if self._config.pipelines[name].verify is not None]
+        if not names:
+            return []
+        from pgtide.verify.continuous import ContinuousVerification  # Spark comes with it
+
+        return [
+            threading.Thread(
+                target=ContinuousVerification(spark, self._config, name, self._stop).run,
+                name=f"{name}-verify",
+            )
+            for name in names
+        ]
 
     # -- a pipeline, in its thread ------------------------------------------------------
 

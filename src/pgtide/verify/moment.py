@@ -1,0 +1,186 @@
+"""The moment that a verification is about: a snapshot of the source, and where the WAL was.
+
+    L1 ── snapshot S ── L2          positions of the WAL before and after S was taken
+
+What S sees was committed before L2. What was committed before L1 is seen by S, except for
+transactions whose commit is written but which have not become visible yet: Postgres writes the
+record first, and with a synchronous standby the time in between has no limit. Those are known by
+their transaction ids. So once a target has everything up to L2, its rows are those of S, but for
+rows that were changed after L1 or by such a transaction: rows in flight.
+
+Tables are locked in ACCESS SHARE mode before S is taken, as pg_dump does: TRUNCATE or a rewrite
+would otherwise change what S sees. Each session locks for itself and at once: a lock that is asked
+for later would queue behind a TRUNCATE that waits for us. Whoever waits for such a table is not
+kept waiting for long: the moment is given up then, and taken again later.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, Self
+
+import psycopg
+
+from pgtide.errors import SourceExhausted
+from pgtide.position import Lsn
+from pgtide.postgres.connection import SqlConnection, connect, translate
+
+NAME = "pgtide verify"
+LOCK_TIMEOUT_S = 3
+ATTEMPTS = 10  # to get all locks
+YIELD_S = 30  # that somebody may wait for one of the tables
+LOOK_S = 1.0  # between two looks whether somebody does
+CLOCK_SLACK = timedelta(minutes=1)
+HEARTBEAT_PREFIX = "pgtide.heartbeat"  # capture moves on with it, and logs nothing
+
+_SESSION = (
+    "SET jit = off; SET max_parallel_workers_per_gather = 0; SET row_security = off;"
+    " SET idle_in_transaction_session_timeout = 0"
+)
+_LOCK_TIMEOUT = f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S}s'"
+
+# Whoever has a transaction id when S is taken has it now, or begins to write after now.
+_OLDEST = """
+SELECT CASE WHEN pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') THEN least(now(),
+    (SELECT min(xact_start) FROM pg_stat_activity WHERE backend_xid IS NOT NULL),
+    (SELECT min(prepared) FROM pg_prepared_xacts)) END
+"""
+_WAITING = """
+SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'relation'
+    AND relation = ANY (%s::oid[]) AND waitstart < clock_timestamp() - make_interval(secs => %s)
+"""
+
+
+class Yielded(SourceExhausted):
+    """Somebody needs a table for himself: the moment was given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A snapshot and its surroundings."""
+
+    before: Lsn
+    after: Lsn
+    xmax: int  # 64 bits
+    running: frozenset[int]  # transactions below xmax that it does not see
+    oldest: datetime | None  # none of them was committed before; None: that cannot be told
+
+    def sees(self, xid: int) -> bool:
+        """Whether a transaction of the log, with 32 bits of its id, is seen."""
+        full = self.xmax + ((xid - self.xmax + 2**31) % 2**32) - 2**31
+        return full < self.xmax and full not in self.running
+
+
+class SourceMoment:
+    """Holds a moment of the source, with locks on the tables that are looked at."""
+
+    def __init__(self, url: str, relations: Mapping[int, str], sessions: int = 1) -> None:
+        """``relations``: quoted names by oid; ``sessions``: how many are to read them."""
+        self._url = url
+        self._relations = relations
+        self._count = sessions
+        self._looked_at = time.monotonic()
+        self._all: list[SqlConnection] = []
+
+    def __enter__(self) -> Self:
+        try:
+            for attempt in range(ATTEMPTS):
+                try:
+                    self.moment = self._take()
+                    return self
+                except psycopg.errors.LockNotAvailable:
+                    self.close()
+                    time.sleep(0.1 * attempt)  # somebody else needs the table first
+        except psycopg.Error as exc:
+            self.close()
+            raise translate(exc) from exc
+        except BaseException:
+            self.close()
+            raise
+        raise SourceExhausted(
+            "a table that is to be verified is locked",
+            detail="Somebody changes or truncates it, again and again or for long.",
+            hint="Try again later: pgtide verify",
+        )
+
+    def _take(self) -> Moment:
+        with connect(self._url, application_name=NAME) as probe:
+            for _ in range(self._count + 1):
+                self._all.append(connect(self._url, application_name=NAME))
+                self._begin(self._all[-1])
+            keeper = self._all[0]
+            oldest = _value(probe, _OLDEST)
+            before = Lsn.parse(_value(probe, "SELECT pg_current_wal_insert_lsn()::text"))
+            name = _value(keeper, "SELECT pg_export_snapshot()")
+            _, xmax, running = _value(keeper, "SELECT pg_current_snapshot()::text").split(":")
+            after = Lsn.parse(_value(probe, "SELECT pg_current_wal_insert_lsn()::text"))
+            nudge(probe)
+        for session in self.sessions:
+            session.execute(f"SET TRANSACTION SNAPSHOT '{name}'".encode())
+        return Moment(
+            before=before,
+            after=after,
+            xmax=int(xmax),
+            running=frozenset(int(xid) for xid in running.split(",") if xid),
+            oldest=None if oldest is None else oldest - CLOCK_SLACK,
+        )
+
+    def _begin(self, session: SqlConnection) -> None:
+        session.execute(_SESSION)
+        session.execute(f"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY; {_LOCK_TIMEOUT}")
+        for name in self._relations.values():
+            session.execute(f"LOCK TABLE ONLY {name} IN ACCESS SHARE MODE".encode())
+
+    @property
+    def keeper(self) -> SqlConnection:
+        """The session that took the snapshot."""
+        return self._all[0]
+
+    @property
+    def sessions(self) -> list[SqlConnection]:
+        """Others that see the same rows, each for one thread."""
+        return self._all[1:]
+
+    def check(self) -> None:
+        """Raise Yielded when somebody has waited long enough for one of the tables."""
+        if time.monotonic() - self._looked_at < LOOK_S:
+            return
+        self._looked_at = time.monotonic()
+        row = self.keeper.execute(_WAITING, [list(self._relations), YIELD_S]).fetchone()
+        if row is not None and row[0]:
+            raise Yielded(
+                "somebody needs a table that is being verified for himself",
+                detail=f"A lock on it has been waited for longer than {YIELD_S} s.",
+                hint="Try again later: pgtide verify",
+            )
+
+    def close(self) -> None:
+        for connection in self._all:
+            with suppress(psycopg.Error):
+                connection.close()
+        self._all.clear()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def nudge(connection: SqlConnection) -> None:
+    """Write something that capture comes to: the log of an idle server stands still for seconds."""
+    with suppress(psycopg.errors.InsufficientPrivilege):
+        connection.execute("SELECT pg_logical_emit_message(true, %s, '')", [HEARTBEAT_PREFIX])
+
+
+def _value(connection: SqlConnection, query: str) -> Any:
+    row = connection.execute(query.encode()).fetchone()
+    assert row is not None, "a SELECT without FROM has one row"
+    return row[0]

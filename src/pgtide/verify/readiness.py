@@ -1,0 +1,147 @@
+"""Waiting until a pipeline has applied what the source had committed at a position.
+
+What runs elsewhere is waited for. Where nobody captures, or nobody runs the pipeline, that is
+done here, until current.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pyspark.sql import SparkSession
+
+from pgtide.capture.engine import Capture
+from pgtide.config.model import Config
+from pgtide.errors import PipelineError, SlotBusy, TargetUnavailable
+from pgtide.log.reader import Log
+from pgtide.log.snapshot import Snapshot
+from pgtide.log.storage import Storage
+from pgtide.pipeline.lag import is_ahead
+from pgtide.pipeline.lease import holder_of
+from pgtide.pipeline.running import PipelineRun
+from pgtide.pipeline.state import State, StateFile
+from pgtide.position import Lsn
+from pgtide.postgres.connection import connect
+from pgtide.postgres.slot import capture_pids
+from pgtide.verify.moment import NAME, nudge
+
+POLL_S = 0.2
+PATIENCE_S = 600.0  # without any progress of whoever runs elsewhere
+NUDGE_S = 5.0
+# An object store does not tell whether a pipeline runs: for so long its state is watched first.
+SILENCE_S = 30.0
+
+
+@dataclass
+class Readiness:
+    """A pipeline and the log before it."""
+
+    spark: SparkSession
+    config: Config
+    pipeline: str
+    stop: threading.Event = field(default_factory=threading.Event)
+    run_here: bool = True  # whether what does not run may be run here
+
+    def __post_init__(self) -> None:
+        self._storage = Storage(self.config.log.path, self.config.log.storage)
+        self._log = Log(self.config.log.path, self.config.log.storage)
+        self._file = StateFile(self._storage, self.pipeline)
+
+    def state(self) -> State | None:
+        return self._file.load()
+
+    def reach(self, lsn: Lsn, check: Callable[[], None] | None = None) -> None:
+        """Return when everything that was committed before ``lsn`` is in the target.
+
+        ``check`` is called meanwhile, and raises when it is not to be waited for any more.
+        """
+        if self.run_here and not self._logged(lsn)[0] and not self._captured():
+            self._capture()
+        self._wait(lambda: self._logged(lsn), f"the log to reach {lsn}", check, nudge=True)
+        if self.run_here and not self._applied(lsn)[0] and not self._runs():
+            self._run()
+        self._wait(lambda: self._applied(lsn), f"pipeline {self.pipeline} to apply {lsn}", check)
+
+    # -- where they are -----------------------------------------------------------------
+
+    def _logged(self, lsn: Lsn) -> tuple[bool, object]:
+        position = self._log.position
+        return position >= lsn, position
+
+    def _applied(self, lsn: Lsn) -> tuple[bool, object]:
+        state = self._file.load()
+        snapshot = self._log.snapshot()
+        if state is None:
+            return not _rows_until(snapshot, lsn), None
+        waiting = [f for f in snapshot.files if is_ahead(f, state.position) and f.low.lsn <= lsn]
+        return not waiting and state.resuming is None, state.position
+
+    def _wait(
+        self,
+        look: Callable[[], tuple[bool, object]],
+        what: str,
+        check: Callable[[], None] | None,
+        *,
+        nudge: bool = False,
+    ) -> None:
+        moved_at = nudged_at = time.monotonic()
+        done, last = look()
+        while not done:
+            if self.stop.wait(POLL_S):
+                raise TargetUnavailable("the verification was stopped")
+            if check is not None:
+                check()
+            done, seen = look()
+            now = time.monotonic()
+            if seen != last:
+                last, moved_at = seen, now
+            if now - moved_at > PATIENCE_S:
+                raise PipelineError(
+                    f"waited in vain for {what}",
+                    detail=f"Nothing has moved for {PATIENCE_S:.0f} s.",
+                    hint="Run: pgtide status",
+                )
+            if nudge and now - nudged_at > NUDGE_S:
+                nudged_at = now
+                self._nudge()
+
+    def _nudge(self) -> None:
+        with connect(self.config.source.url.reveal(), application_name=NAME) as connection:
+            nudge(connection)
+
+    # -- doing it here --------------------------------------------------------------------
+
+    def _captured(self) -> bool:
+        with connect(self.config.source.url.reveal(), application_name=NAME) as connection:
+            return bool(capture_pids(connection, self.config.source.slot))
+
+    def _capture(self) -> None:
+        try:
+            Capture(self.config).run(until_current=True)
+        except SlotBusy:
+            return  # somebody has just begun to
+
+    def _runs(self) -> bool:
+        if self._storage.local is not None:
+            return holder_of(self._storage, self.pipeline) is not None
+        began, before = time.monotonic(), self._position()
+        while time.monotonic() - began < SILENCE_S:
+            if self._position() != before:
+                return True
+            if self.stop.wait(POLL_S):
+                return True
+        return False
+
+    def _position(self) -> object:
+        state = self._file.load()
+        return None if state is None else (state.position, state.batches)
+
+    def _run(self) -> None:
+        PipelineRun(self.spark, self.config, self.pipeline).run(until_current=True)
+
+
+def _rows_until(snapshot: Snapshot, lsn: Lsn) -> bool:
+    return any(file.low.lsn <= lsn for file in snapshot.files)

@@ -1,0 +1,97 @@
+"""Repairing what a verification found: exactly those rows are read again from the source."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+from pyspark.sql import SparkSession
+
+from pgtide.capture.engine import Capture
+from pgtide.config.model import Config
+from pgtide.errors import PipelineError, SlotBusy, TargetUnavailable
+from pgtide.log.refreshes import ENDED, Refresh, RefreshStore, Standing
+from pgtide.log.storage import Storage
+from pgtide.position import Lsn
+from pgtide.postgres.connection import connect
+from pgtide.postgres.slot import capture_pids
+from pgtide.verify.moment import NAME
+from pgtide.verify.readiness import Readiness
+from pgtide.verify.report import REPAIRED, PipelineReport, TableReport
+
+POLL_S = 0.2
+PATIENCE_S = 600.0  # without any progress of the refresh
+
+
+def request(table: TableReport) -> Refresh:
+    """What brings a table right: its differing keys, or all of it when there are too many."""
+    few = len(table.keys) <= REPAIRED
+    keys = tuple(dict.fromkeys(table.keys)) if few else None
+    return Refresh(table=table.table, keys=keys, replace=True, reason="repair")
+
+
+def repairable(table: TableReport) -> bool:
+    """A table without a key has nothing by which a row could be read again."""
+    return bool(table.differing and table.key)
+
+
+@dataclass
+class Repair:
+    """Asks for refreshes, and waits until the pipeline has applied them."""
+
+    spark: SparkSession
+    config: Config
+    pipeline: str
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        storage = Storage(self.config.log.path, self.config.log.storage)
+        self._store = RefreshStore(storage)
+
+    def run(self, report: PipelineReport) -> list[str]:
+        """Repair what can be; the tables that were."""
+        requests = [request(table) for table in report.differing if repairable(table)]
+        for one in requests:
+            self._store.add(one)
+        ends = [self._done(one) for one in requests]
+        if ends:
+            Readiness(self.spark, self.config, self.pipeline, self.stop).reach(max(ends))
+        return [one.table for one in requests]
+
+    def _done(self, wanted: Refresh) -> Lsn:
+        """Wait until the log has the rows; up to where it has them."""
+        moved_at, last = time.monotonic(), Standing(rows=-1)
+        while (standing := self._store.standing(wanted.id)).state not in ENDED:
+            if (standing.state, standing.rows, standing.chunks) != _progress(last):
+                moved_at, last = time.monotonic(), standing
+            if time.monotonic() - moved_at > PATIENCE_S:
+                raise PipelineError(
+                    f"the refresh of {wanted.table} does not move",
+                    detail=f"It has been {standing.state} for {PATIENCE_S:.0f} s.",
+                    hint="Run: pgtide refresh --list",
+                )
+            self._capture()
+            if self.stop.wait(POLL_S):
+                raise TargetUnavailable("the repair was stopped; the refresh goes on")
+        if standing.state != "done" or standing.until is None:
+            raise PipelineError(
+                f"the refresh of {wanted.table} was {standing.state}",
+                detail=standing.message,
+                hint="Run: pgtide refresh --list",
+            )
+        return standing.until
+
+    def _capture(self) -> None:
+        """Where nobody captures, that is done here."""
+        with connect(self.config.source.url.reveal(), application_name=NAME) as connection:
+            attached = bool(capture_pids(connection, self.config.source.slot))
+        if not attached:
+            try:
+                Capture(self.config).run(until_current=True)
+            except SlotBusy:
+                return  # somebody has just begun to
+
+
+def _progress(standing: Standing) -> tuple[object, ...]:
+    return standing.state, standing.rows, standing.chunks
