@@ -31,6 +31,7 @@
     └── TransientError             the same call may succeed later
         ├── SourceUnavailable          no connection, server starting or full          exit 3
         ├── SourceExhausted            the server gave a query up: time, space, memory exit 1
+        │   └── Yielded                    somebody needed a table that was being read
         ├── SlotBusy                   another session holds the slot                  exit 1
         ├── LogUnavailable             the log's storage did not answer, disk full     exit 1
         └── TargetUnavailable          the target did not answer, or changed under us  exit 1
@@ -192,6 +193,10 @@ class SourceUnavailable(TransientError):
 
 class SourceExhausted(TransientError):
     """The server gave up on a query that took too much time, space or memory."""
+
+
+class Yielded(SourceExhausted):
+    """Somebody needed a table for himself that was being read: try again later."""
 
 
 class SlotBusy(TransientError):

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 import pytest
 
+from pgtide.errors import Yielded
 from pgtide.verify import moment
-from pgtide.verify.moment import SourceMoment, Yielded
+from pgtide.verify.moment import SourceMoment
 from tests.fixtures.databases import Database
 from tests.fixtures.waiting import wait_until
 

@@ -26,7 +26,7 @@ from typing import Any, Self
 
 import psycopg
 
-from pgtide.errors import SourceExhausted
+from pgtide.errors import SourceExhausted, Yielded
 from pgtide.position import Lsn
 from pgtide.postgres.connection import SqlConnection, connect, translate
 
@@ -54,10 +54,6 @@ _WAITING = """
 SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'relation'
     AND relation = ANY (%s::oid[]) AND waitstart < clock_timestamp() - make_interval(secs => %s)
 """
-
-
-class Yielded(SourceExhausted):
-    """Somebody needs a table for himself: the moment was given up."""
 
 
 @dataclass(frozen=True, slots=True)

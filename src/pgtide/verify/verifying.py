@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pgtide.config.model import Config
 from pgtide.config.patterns import TablePatterns
 from pgtide.config.sinks import DeltaSettings
-from pgtide.errors import ConfigError
+from pgtide.errors import ConfigError, Yielded
 from pgtide.log.reader import Log
 from pgtide.log.refreshes import RefreshStore
 from pgtide.log.storage import Storage
@@ -26,7 +26,7 @@ from pgtide.shape import Shape
 from pgtide.sinks.delta.target import Target
 from pgtide.verify.comparing import Comparison, Pace, Part
 from pgtide.verify.in_flight import rows_in_flight
-from pgtide.verify.moment import NAME, SourceMoment, Yielded, nudge
+from pgtide.verify.moment import NAME, SourceMoment, nudge
 from pgtide.verify.planning import Refused, TablePlan, plan_table, refusal, refuse_rules
 from pgtide.verify.readiness import Readiness
 from pgtide.verify.relations import Relation, quoted_name, read_relations
