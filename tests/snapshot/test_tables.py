@@ -170,7 +170,14 @@ def test_column_lists_and_row_filters(
     publish(captured, "FOR TABLE t (id, note) WHERE (id > 4 OR id = 2)")
     take(captured, spark)
     assert reads(captured, "t") == [[str(n), "n"] for n in (2, 5, 6, 7, 8, 9)]
+    database.execute("UPDATE t SET note = 'changed', secret = 'hidden' WHERE id = 5")
+    captured.capture()
     assert "hidden" not in repr(captured.rows())
+    shapes = {event.shape for event in captured.events("read", "update")}
+    assert len(shapes) == 1, "what is streamed has the columns of what was read"
+    (shape,) = shapes
+    assert shape is not None
+    assert [column.attnum for column in shape.columns] == [1, 3]
 
 
 def test_what_is_no_table_is_left_out_and_said(

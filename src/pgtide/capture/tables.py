@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -65,6 +65,7 @@ class TableCatalog:
         live_layout: Callable[[int], Shape | None],
         on_ddl: Callable[[DdlCommand, Lsn, int], None],
         generated: bool,
+        column_lists: Mapping[int, frozenset[int]] | None = None,
     ) -> None:
         self._shapes = shapes
         self._patterns = patterns
@@ -72,6 +73,7 @@ class TableCatalog:
         self._live_layout = live_layout
         self._on_ddl = on_ddl
         self._generated = generated
+        self._column_lists = column_lists or {}
         self._layouts = dict(shapes.current)
         self._announced: dict[int, Relation] = {}
         self._type_names: dict[int, str] = {}
@@ -146,7 +148,11 @@ class TableCatalog:
         It does so when the table itself changed; not when its root was renamed, or a type.
         """
         known = [(layout, self._announced.get(layout.oid)) for layout in layouts]
-        return tuple(relation for layout, relation in known if relation and _same(layout, relation))
+        return tuple(
+            relation
+            for layout, relation in known
+            if relation and _same(self._listed(layout), relation)
+        )
 
     def _forget_dropped(self, dropped: list[dict[str, Any]]) -> list[Shape]:
         """The dropped tables that we knew; a partition's entry is told its root."""
@@ -166,21 +172,33 @@ class TableCatalog:
 
     def _sent(self, layout: Shape) -> Shape:
         """The layout without the columns that the publication does not carry."""
-        if self._generated:
-            return layout
+        listed = self._listed(layout)
+        if self._generated or layout.oid in self._column_lists:
+            return listed
         columns = tuple(column for column in layout.columns if not column.generated)
         return replace(layout, columns=columns)
 
+    def _listed(self, layout: Shape) -> Shape:
+        """The layout with the columns of a list, if the publication has one for the table."""
+        listed = self._column_lists.get(layout.oid)
+        if listed is None:
+            return layout
+        columns = tuple(column for column in layout.columns if column.attnum in listed)
+        return replace(layout, columns=columns)
+
+    def _describes(self, layout: Shape, relation: Relation) -> bool:
+        return _describes(self._listed(layout), relation)
+
     def _shape(self, relation: Relation) -> Shape:
         layout = self._layouts.get(relation.oid)
-        if layout is not None and self._key is not None and not _describes(layout, relation):
+        if layout is not None and self._key is not None and not self._describes(layout, relation):
             # The triggers should have told us: they were switched off for that command.
             self.counters.unseen_ddl += 1
             logger.warning("table %s.%s changed unseen", relation.schema, relation.table)
-        if layout is None or not _describes(layout, relation):
+        if layout is None or not self._describes(layout, relation):
             # No DDL message told us: ask the catalog, which may be ahead of this position.
             layout = self._live_layout(relation.oid)
-            if layout is not None and _describes(layout, relation):
+            if layout is not None and self._describes(layout, relation):
                 self._layouts[relation.oid] = layout
             else:
                 layout = None

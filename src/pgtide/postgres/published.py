@@ -62,6 +62,26 @@ def read_published(conn: SqlConnection, publications: Sequence[str], oid: int) -
     )
 
 
+def read_column_lists(
+    conn: SqlConnection, publications: Sequence[str]
+) -> dict[int, frozenset[int]]:
+    """The attnums that are sent, of tables that are published with a list of columns."""
+    if conn.info.server_version < 150_000:
+        return {}
+    found = conn.execute(
+        """
+        SELECT r.prrelid::bigint, r.prattrs::smallint[]
+        FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid
+        WHERE p.pubname = ANY (%s) AND r.prattrs IS NOT NULL
+        """,
+        [list(publications)],
+    )
+    lists: dict[int, frozenset[int]] = {}
+    for oid, attnums in found:
+        lists[oid] = lists.get(oid, frozenset()) | frozenset(attnums)
+    return lists
+
+
 def _stored(conn: SqlConnection, publications: Sequence[str]) -> bool:
     row = conn.execute(
         "SELECT bool_or(pubgencols = 's') FROM pg_catalog.pg_publication WHERE pubname = ANY (%s)",
