@@ -17,6 +17,7 @@ import psycopg
 import pytest
 
 from pgtide.capture import faults
+from pgtide.postgres.embedded import bundled_bin_dir
 from tests.capture.replayed import replay
 from tests.capture.test_refresh import refresh, store_of, wait_for
 from tests.fixtures.capture import Captured, MakeCaptured, flushed
@@ -237,3 +238,30 @@ def test_a_commit_that_is_delivered_and_not_visible(
         assert versions == ["new"]
     finally:
         require_standby(database, "")
+
+
+def test_a_commit_record_right_behind_the_watermark(
+    make_server: MakeServer,
+    make_captured: MakeCaptured,
+    at_points: dict[str, Callable[[], None]],
+) -> None:
+    """The LSN of a message is where it ends, which may be where a commit record begins."""
+    database = Database.create(make_server(bundled_bin_dir(18)))
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, n int, v text, big text)")
+    database.execute("INSERT INTO t SELECT i, 0, 'old' FROM generate_series(1, 10) i")
+    captured = make_captured(database)
+    with captured.capturing() as running, database.connect(autocommit=False) as writer:
+        for n in range(1, 30):
+            writer.execute("UPDATE t SET n = n + 1 WHERE id = 1")
+            at_points["refresh_after_high"] = once(writer.commit)
+            refresh(captured)
+            wait_for(captured)
+            running.wait(flushed(database))
+            commits = {event.position.lsn for event in captured.events("update")}
+            reads = {event.position.lsn for event in captured.events("read")}
+            assert len(commits) == n
+            if any(lsn + 1 in commits for lsn in reads):
+                break
+        else:
+            pytest.fail("no commit record began where a watermark ended")
+    same_as_source(captured)
