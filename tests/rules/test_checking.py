@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -181,6 +183,27 @@ def test_sql(spark: SparkSession, shapes: list[Shape], rule: str, message: str) 
     (check,) = check_sql({"lake": faulty, "fine": pipeline(f"[{fine}]")}, shapes)
     assert check.level == "fail"
     assert check.message.startswith(f"lake: {message}")
+
+
+def test_sql_as_the_command_says_it(tables: Database, tmp_path: Path) -> None:
+    rules = [
+        {"table": "users", "filter": {"sql": "nope > 1"}},
+        {"table": "orders", "filter": {"column": "nope", "operator": "eq", "value": 1}},
+        {"table": "orders", "filter": {"sql": "line > 1"}},
+    ]
+    settings = {
+        "source": {"url": tables.url},
+        "log": {"path": str(tmp_path / "log")},
+        "pipelines": {"out": {"sink": {"type": "stdout"}, "rules": rules}},
+    }
+    config = tmp_path / "pgtide.yaml"
+    config.write_text(yaml.safe_dump(settings))
+    command = [sys.executable, "-m", "pgtide", "-c", str(config), "check", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    found = [check for check in json.loads(done.stdout)["checks"] if check["name"] == "rules"]
+    assert [check["level"] for check in found] == ["fail", "fail"]
+    assert "rule 2 (public.orders): there is no column nope" in found[0]["message"]
+    assert "rule 1 for public.users: its SQL cannot be used: [UNRES" in found[1]["message"]
 
 
 def test_what_a_pipeline_selects(shapes: list[Shape]) -> None:
