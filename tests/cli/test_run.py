@@ -17,6 +17,9 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 
 from pgtide.cli import run as pgtide
+from pgtide.cli.marks import print_line
+from pgtide.cli.run import beside_events
+from pgtide.config import Config
 from tests.fixtures.capture import Captured, MakeCaptured, flushed
 from tests.fixtures.databases import Database
 from tests.fixtures.waiting import wait_until
@@ -124,6 +127,23 @@ def test_run_survives_its_capture_and_stops_cleanly(
     assert lake["last_batch"]["rows"] > 0
     assert pgtide(["-c", str(running.config), "status"]) == 0
     assert "pipeline lake: not running, at " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("names", [["lake"], ["lake", "print"], ["print"]])
+def test_events_have_stdout_alone(names: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    sinks = {"lake": {"type": "delta", "path": "lake"}, "print": {"type": "stdout"}}
+    config = Config.model_validate(
+        {
+            "source": {"url": "host=db"},
+            "log": {"path": "log"},
+            "pipelines": {name: {"sink": sink} for name, sink in sinks.items()},
+        }
+    )
+    with beside_events(config, names):
+        print_line("ok", "done", "a hint")
+    said = capsys.readouterr()
+    assert (said.err if "print" in names else said.out) == "✓ done\n    a hint\n"
+    assert (said.out if "print" in names else said.err) == ""
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
-from pgtide.config import Config, load
+from pgtide.config import Config, Pipeline, load
+from pgtide.config.problems import explain
 from pgtide.errors import ConfigError
 
 STDOUT: dict[str, Any] = {"type": "stdout"}
@@ -168,8 +170,48 @@ def test_files_have_their_path_alone(directory: Path, one: Any, two: Any) -> Non
     assert error.message.endswith(" pipelines.one.sink.path")
 
 
+@pytest.mark.parametrize(
+    ("one", "two", "relation"),
+    [
+        (LAKE, {**LAKE, "mode": "history"}, "is"),
+        (LAKE, {**LAKE, "path": "lake/history"}, "is inside"),
+        ({**LAKE, "path": "s3://bucket/a/b"}, {**LAKE, "path": "s3a://bucket/a"}, "is around"),
+    ],
+)
+def test_a_lake_has_one_pipeline(directory: Path, one: Any, two: Any, relation: str) -> None:
+    error = refused(directory, {"one": one, "two": two})
+    assert error.message == f"pipelines.two.sink.path {relation} pipelines.one.sink.path"
+    assert "take each other's tables" in error.detail
+
+
+@pytest.mark.parametrize(
+    ("sink", "message"),
+    [
+        ({**FILES, "keep": "0s"}, ".keep: must be longer than nothing"),
+        ({**LAKE, "views": "a.b"}, ".views: 'a.b' is not a plain name"),
+        ({**LAKE, "views": ""}, ".views: '' is not a plain name"),
+        ({**LAKE, "views": "a b`"}, ".views: 'a b`' is not a plain name"),
+    ],
+)
+def test_values_that_mean_nothing(directory: Path, sink: Any, message: str) -> None:
+    error = refused(directory, {"lake": sink})
+    assert error.message == f"pipelines.lake.sink{message}"
+    assert error.hint
+
+
+@pytest.mark.parametrize("value", [[None, 1], {"a": 1}, [[1]]])
+def test_a_value_that_is_none(value: Any) -> None:
+    rule = {"table": "t", "filter": {"column": "a", "operator": "in", "value": value}}
+    settings = {"sink": STDOUT, "rules": [rule]}
+    with pytest.raises(ValidationError) as caught:
+        Pipeline.model_validate(settings)
+    error = explain(caught.value, "pgtide.yaml", Pipeline)
+    assert error.message == "rules[0].filter.value: null, lists and sections are no values"
+    assert "is_null" in error.hint
+
+
 def test_paths_that_sinks_may_share(directory: Path) -> None:
-    """Delta tables are told apart by name, and a lake may be below a directory of files."""
+    """A lake may be below a directory of files."""
     below = {**LAKE, "path": "./files/lake"}
-    sinks = {"a": LAKE, "b": LAKE, "c": below, "d": FILES, "e": STDOUT, "f": STDOUT}
+    sinks = {"a": LAKE, "c": below, "d": FILES, "e": STDOUT, "f": STDOUT}
     assert list(loaded(directory, sinks).pipelines) == [*sinks]

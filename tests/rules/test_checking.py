@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from pyspark.sql import SparkSession
 
 from pgtide.config import Config, Pipeline
 from pgtide.postgres.catalog import read_layouts
@@ -16,6 +20,8 @@ from pgtide.postgres.connection import connect
 from pgtide.postgres.health import check_pipelines
 from pgtide.postgres.verdict import Check
 from pgtide.rules.checking import check_rules
+from pgtide.rules.selecting import check_selection
+from pgtide.rules.sql_checking import check_sql
 from pgtide.shape import Shape
 from tests.fixtures.databases import Database, Server
 
@@ -79,7 +85,7 @@ def test_fine(shapes: list[Shape], tables: Database) -> None:
     settings = {
         "source": {"url": tables.url},
         "log": {"path": "log"},
-        "pipelines": {"lake": found, "plain": pipeline("[]")},
+        "pipelines": {"lake": found, "plain": pipeline("[]", type="stdout")},
     }
     config = Config.model_validate(settings)
     with connect(tables.url) as conn:
@@ -154,13 +160,101 @@ def test_routes(shapes: list[Shape]) -> None:
 
 
 def test_what_only_spark_can_tell(shapes: list[Shape]) -> None:
-    rules = """[{table: public.users, filter: {sql: "age > ("}},
-                {table: public.users, filter: {sql: "nope > 1"}},
-                {table: public.users, transform: {column: email, regex: {pattern: "a(?i)b",
+    rules = """[{table: public.users, transform: {column: email, regex: {pattern: "a(?i)b",
                  replace: ""}}}]"""
-    found = [check.message for check in lines(shapes, pipeline(rules), "warn")]
-    assert len(found) == 2
-    assert all("when the pipeline starts" in text for text in found)
+    (check,) = lines(shapes, pipeline(rules), "warn")
+    assert "when the pipeline starts" in check.message
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ("filter: {sql: 'age > ('}", "rule 1 for public.users: its SQL cannot be used"),
+        ("filter: {sql: 'age >'}", "rule 1 for public.users: its SQL cannot be used"),
+        ("filter: {sql: 'nope > 1'}", "rule 1 for public.users: its SQL cannot be used"),
+        ("filter: {sql: 'sum(age) > 1'}", "rule 1 for public.users: its SQL cannot be used"),
+        ("filter: {sql: 'age + 1'}", "rule 1 for public.users: its SQL gives int, a filter"),
+        ("transform: {column: age, sql: 'nope'}", "rule 1 for public.users: its SQL cannot"),
+    ],
+)
+def test_sql(spark: SparkSession, shapes: list[Shape], rule: str, message: str) -> None:
+    fine = "{table: public.users, filter: {sql: 'age > 1'}}"
+    faulty = pipeline(f"[{{table: public.users, {rule}}}, {fine}]")
+    (check,) = check_sql({"lake": faulty, "fine": pipeline(f"[{fine}]")}, shapes)
+    assert check.level == "fail"
+    assert check.message.startswith(f"lake: {message}")
+
+
+def test_sql_as_the_command_says_it(tables: Database, tmp_path: Path) -> None:
+    rules = [
+        {"table": "users", "filter": {"sql": "nope > 1"}},
+        {"table": "orders", "filter": {"column": "nope", "operator": "eq", "value": 1}},
+        {"table": "orders", "filter": {"sql": "line > 1"}},
+    ]
+    settings = {
+        "source": {"url": tables.url},
+        "log": {"path": str(tmp_path / "log")},
+        "pipelines": {"out": {"sink": {"type": "stdout"}, "rules": rules}},
+    }
+    config = tmp_path / "pgtide.yaml"
+    config.write_text(yaml.safe_dump(settings))
+    command = [sys.executable, "-m", "pgtide", "-c", str(config), "check", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    found = [check for check in json.loads(done.stdout)["checks"] if check["name"] == "rules"]
+    assert [check["level"] for check in found] == ["fail", "fail"]
+    assert "rule 2 (public.orders): there is no column nope" in found[0]["message"]
+    assert "rule 1 for public.users: its SQL cannot be used: [UNRES" in found[1]["message"]
+
+
+def test_what_a_pipeline_selects(shapes: list[Shape]) -> None:
+    settings = {"sink": {"type": "stdout"}, "tables": ["public.user", "shop.*", "public.events"]}
+    found = list(check_selection({"out": Pipeline.model_validate(settings)}, shapes))
+    assert [(check.level, check.message) for check in found] == [
+        ("warn", "out: the pattern 'public.user' matches no table"),
+        ("warn", "out: the pattern 'shop.*' matches no table"),
+    ]
+    assert "public.users" in found[0].hint
+
+
+PIVOT = {
+    "key": ["idd"],
+    "columns": ["nothing", "email"],
+    "created": "born_at",
+    "updated": "age",
+}
+
+
+@pytest.mark.parametrize(
+    "sink",
+    [
+        {"type": "delta", "path": "x", "mode": "pivot", "pivot": PIVOT},
+        {"type": "file", "path": "x", "format": "csv", "envelope": "pivot", "pivot": PIVOT},
+    ],
+)
+def test_columns_of_a_pivot(shapes: list[Shape], sink: dict[str, Any]) -> None:
+    rules = [{"table": "users", "rename": {"id": "idd"}}, {"table": "users", "exclude": ["email"]}]
+    settings = {"sink": sink, "tables": ["public.users"], "rules": rules}
+    found = list(check_selection({"p": Pipeline.model_validate(settings)}, shapes))
+    assert [(check.level, check.message) for check in found] == [
+        ("fail", "p: public.users has no column nothing, which pivot.columns names"),
+        ("fail", "p: public.users has no column email, which pivot.columns names"),
+        ("fail", "p: public.users has no column born_at, which pivot.created names"),
+        ("fail", "p: column age of public.users, which pivot.updated names, is no time"),
+        ("warn", "p: updates and deletes of public.users are refused: they lack the old row"),
+    ]
+    assert found[-1].hint == "Run: ALTER TABLE public.users REPLICA IDENTITY FULL;"
+
+
+def test_a_pivot_of_partitions_and_keys(shapes: list[Shape]) -> None:
+    sink = {"type": "delta", "path": "x", "mode": "pivot"}
+    bag = replace(shapes[0], columns=tuple(replace(c, key=False) for c in shapes[0].columns))
+    found = list(check_selection({"p": Pipeline.model_validate({"sink": sink})}, [bag]))
+    assert [check.level for check in found] == ["fail", "warn"]
+    assert found[0].message == f"p: {bag.name} has no key, and pivot.key names none"
+    settings = {"sink": sink, "tables": ["public.events"]}
+    found = list(check_selection({"p": Pipeline.model_validate(settings)}, shapes))
+    messages = ["p: updates and deletes of public.events_1 are refused: they lack the old row"]
+    assert [check.message for check in found] == messages, "rows are the partitions'"
 
 
 def test_no_spark_is_loaded() -> None:

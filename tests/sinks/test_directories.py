@@ -17,6 +17,9 @@ from pgtide.sinks.directories import table_path
         (("_pgtide", "a"), "~5Fpgtide/a"),
         (("_messages", "_messages"), "~5Fmessages/_messages"),
         (("public", "_pgtide"), "public/_pgtide"),
+        # Delta would take the directory above for a table.
+        (("public", "_delta_log"), "public/~5Fdelta_log"),
+        (("_delta_log", "a"), "~5Fdelta_log/a"),
     ],
 )
 def test_paths_of_tables(table: tuple[str, str], path: str) -> None:

@@ -77,3 +77,22 @@ def test_each_value_once(
     assert written.count() > 0
     if mode in ("mirror", "scd2"):
         assert written.filter("day IS NULL").count() == 0, "such keys are not one key"
+
+
+def test_columns_change_under_a_filter(spark: SparkSession, captured: Captured) -> None:
+    """Rows of other shapes in a batch are no rows that do not fit theirs."""
+    captured.run("CREATE TABLE a (id int PRIMARY KEY, v text, w date);")
+    captured.run("INSERT INTO a VALUES (1, '1', 'infinity'), (2, 'bad', NULL), (3, '3', NULL);")
+    captured.execute(
+        "UPDATE a SET v = '2' WHERE id = 2; ALTER TABLE a RENAME COLUMN w TO w2; "
+        "ALTER TABLE a ADD z int DEFAULT 9; DELETE FROM a WHERE id = 3; "
+        "INSERT INTO a VALUES (4, '4', '-infinity', 1);"
+    )
+    rules = [{"table": "a", "filter": {"sql": "try_cast(v as int) > 0"}}]
+    deliver(spark, captured, "mirror", rules=rules, on_unrepresentable="null")
+    found = table(spark, captured, "mirror", "a").select("id", "v", "w2", "z").collect()
+    assert sorted(tuple(row) for row in found) == [
+        (1, "1", None, 9),
+        (2, "2", None, 9),
+        (4, "4", None, 1),
+    ]

@@ -111,6 +111,7 @@ def test_a_table_that_fails_is_parked(
     stopping = pipeline(spark, captured, **{**broken("1 / id > 0"), "on_error": "stop"})
     with pytest.raises(PipelineError) as stopped:
         stopping.run(until_current=True)
+    assert stopped.value.message == "SQL of a rule fails for some row"
     assert stopped.value.detail == "DIVIDE_BY_ZERO while writing public.bad."
     assert printed() == []
 

@@ -71,7 +71,7 @@ def test_changes_and_states(spark: SparkSession, captured: Captured, tmp_path: P
 def test_the_state_is_of_the_relation_that_has_the_name(
     spark: SparkSession, captured: Captured
 ) -> None:
-    """Others had the name before: their rows are not the table's. Changes show them all."""
+    """Others had the name before: their rows are not the table's. Changes show dropped ones."""
     captured.run(
         """CREATE TABLE t (id int PRIMARY KEY);
 INSERT INTO t VALUES (1);
@@ -94,7 +94,55 @@ INSERT INTO orders_old VALUES (13);
         wanted = sorted(captured.execute(f"TABLE {table}"))
         assert rows(pgtide.latest(spark, log, table)) == wanted, table
     assert pgtide.changes(spark, log, "t").count() == 2
-    assert pgtide.changes(spark, log, "orders").count() == 3
+    assert pgtide.changes(spark, log, "orders").count() == 2
+    assert pgtide.changes(spark, log, "orders_old").count() == 2
+
+
+def test_names_that_others_have_now(spark: SparkSession, captured: Captured) -> None:
+    captured.run(
+        """CREATE TABLE a (id int PRIMARY KEY);
+CREATE TABLE b (id int PRIMARY KEY, x text);
+CREATE TABLE dr (id int PRIMARY KEY);
+INSERT INTO a VALUES (1);
+INSERT INTO b VALUES (2, 'x');
+INSERT INTO dr VALUES (3);
+"""
+    )
+    captured.capture()
+    then = captured.log.end
+    time = captured.execute("SELECT now()::text")[0][0]
+    captured.run("ALTER TABLE a RENAME TO c;\nALTER TABLE b RENAME TO a;\n")
+    captured.run("ALTER TABLE c RENAME TO b;\nINSERT INTO b VALUES (4);\nDROP TABLE dr;\n")
+    captured.capture()
+    log = captured.config.log.path
+    assert rows(pgtide.latest(spark, log, "a")) == [(2, "x")]
+    assert rows(pgtide.latest(spark, log, "b")) == [(1,), (4,)]
+    assert pgtide.changes(spark, log, "a").count() == 1
+    assert pgtide.changes(spark, log, "b").count() == 2
+    for as_of in (then, str(then), time):
+        assert rows(pgtide.latest(spark, log, "a", as_of=as_of)) == [(1,)]
+        assert rows(pgtide.latest(spark, log, "b", as_of=as_of)) == [(2, "x")]
+        assert rows(pgtide.latest(spark, log, "dr", as_of=as_of)) == [(3,)]
+    with pytest.raises(pgtide.errors.ConfigError, match="dropped"):
+        pgtide.latest(spark, log, "dr")
+    assert pgtide.changes(spark, log, "dr").count() == 1, "what happened to it is still told"
+    for read in (pgtide.latest, pgtide.changes):
+        with pytest.raises(pgtide.errors.ConfigError, match=r"called public\.b now"):
+            read(spark, log, "c")
+    with pytest.raises(pgtide.errors.ConfigError, match="did not exist"):
+        pgtide.latest(spark, log, "a", as_of=Position(Lsn(1)))
+
+
+@pytest.mark.parametrize("as_of", ["garbage", "1/zz", 5, "2024-13-01"])
+def test_moments_that_are_none(spark: SparkSession, captured: Captured, as_of: Any) -> None:
+    captured.run("CREATE TABLE t (id int PRIMARY KEY);\n")
+    captured.capture()
+    with pytest.raises(pgtide.errors.ConfigError, match="as_of"):
+        pgtide.latest(spark, captured.config.log.path, "t", as_of=as_of)
+    policy: Any = "ignore"
+    for read in (pgtide.latest, pgtide.changes):
+        with pytest.raises(pgtide.errors.ConfigError, match="on_unrepresentable"):
+            read(spark, captured.config.log.path, "t", on_unrepresentable=policy)
 
 
 def test_a_partition_may_number_its_columns_otherwise(

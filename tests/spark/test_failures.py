@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pgtide.spark.failures import as_pgtide_error
@@ -25,3 +27,14 @@ def test_what_java_raises(spark: SparkSession) -> None:
     assert error.detail == (
         "java.util.concurrent.CompletionException by java.lang.IllegalStateException while reading."
     )
+
+
+def test_a_rule_fails_while_rows_are_written(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark says that a task failed; why is below."""
+    rows = spark.sql("SELECT CAST(text AS int) AS n FROM VALUES ('1'), ('secret') AS t(text)")
+    with pytest.raises(PySparkException) as failed:
+        rows.write.parquet(str(tmp_path / "rows"))
+    error = as_pgtide_error(failed.value, "writing public.t")
+    assert error.message == "SQL of a rule fails for some row"
+    assert error.detail == "CAST_INVALID_INPUT while writing public.t."
+    assert "try_cast" in error.hint

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import typer
 
 from pgtide.cli.invocation import Invocation
 from pgtide.cli.marks import print_line
+from pgtide.errors import EnvironmentMissing
 from pgtide.standard_output import stdout_may_close
+
+if TYPE_CHECKING:
+    from pgtide.config import Config
+    from pgtide.postgres.verdict import Check
 
 
 def command(ctx: typer.Context) -> int:
     """Check every precondition and say what to do.
 
-    Changes nothing. Exits with 1 when a check fails; a warning (!) does not
-    count. Exits with 3 when the source cannot be reached. JSON: {"ok": bool,
-    "checks": [{"name", "level": "ok" | "warn" | "fail", "message", "hint"}]}.
+    Changes nothing. SQL of rules is shown to Spark, which starts for it. Exits with 1 when a
+    check fails; a warning (!) does not count. Exits with 3 when the source cannot be reached.
+    JSON: {"ok": bool, "checks": [{"name", "level": "ok" | "warn" | "fail", "message", "hint"}]}.
 
     \b
     Example:
@@ -29,6 +35,7 @@ def command(ctx: typer.Context) -> int:
     from pgtide.postgres.health import run_checks
 
     checks = [*run_checks(config, probe_log(config)), *check_sinks(config)]
+    checks += _sql_checks(config)
     failed = any(check.level == "fail" for check in checks)
     with stdout_may_close():
         if invocation.json:
@@ -37,3 +44,28 @@ def command(ctx: typer.Context) -> int:
             for check in checks:
                 print_line(check.level, f"{check.name}: {check.message}", check.hint)
     return 1 if failed else 0
+
+
+def _sql_checks(config: Config) -> list[Check]:
+    """What only Spark can tell of the rules; it is started if there is something to ask."""
+    from pgtide.config import TablePatterns
+    from pgtide.postgres.catalog import read_layouts
+    from pgtide.postgres.connection import connect
+    from pgtide.postgres.verdict import warn
+    from pgtide.rules.checking import has_sql
+
+    if not any(has_sql(pipeline) for pipeline in config.pipelines.values()):
+        return []
+    with connect(config.source.url.reveal(), application_name="pgtide check") as conn:
+        shapes = list(read_layouts(conn, TablePatterns(config.source.tables)).values())
+    from pgtide.rules.sql_checking import check_sql
+    from pgtide.spark.session import start
+
+    try:
+        spark = start({**config.spark.conf, "spark.master": "local[1]"})
+    except EnvironmentMissing as error:
+        return [warn("rules", f"SQL of rules was not checked: {error.message}", error.hint)]
+    try:
+        return list(check_sql(config.pipelines, shapes))
+    finally:
+        spark.stop()

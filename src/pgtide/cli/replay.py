@@ -9,7 +9,7 @@ import typer
 
 from pgtide.cli.invocation import Invocation
 from pgtide.cli.marks import print_line
-from pgtide.cli.run import known_pipeline, parked_error, spark_session
+from pgtide.cli.run import beside_events, known_pipeline, parked_error, spark_session
 
 if TYPE_CHECKING:
     from pgtide.config import Config
@@ -59,13 +59,14 @@ def command(
         state = replay(spark, config, pipeline, position)
     finally:
         spark.stop()
-    if invocation.json:
-        facts = {"pipeline": pipeline, "deleted": deleted, **state_document(state)}
-        print(json.dumps(facts))
-    else:
-        print_line("ok", f"pipeline {pipeline} is at {state.position}, {state.rows} rows")
-        for name, parked in sorted(state.parked.items()):
-            print_line("fail", f"parked {name}: {parked.message}", parked.hint)
+    with beside_events(config, [pipeline]):
+        if invocation.json:
+            facts = {"pipeline": pipeline, "deleted": deleted, **state_document(state)}
+            print(json.dumps(facts))
+        else:
+            print_line("ok", f"pipeline {pipeline} is at {state.position}, {state.rows} rows")
+            for name, parked in sorted(state.parked.items()):
+                print_line("fail", f"parked {name}: {parked.message}", parked.hint)
     if state.parked:
         raise parked_error(pipeline)
 

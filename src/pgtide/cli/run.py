@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -41,6 +43,7 @@ def command(
     first, as pgtide snapshot does, unless source.snapshot says otherwise. A pipeline that fails
     for good stays down while the rest goes on, and the exit code at the end is 1; with
     --until-current also if tables are parked.
+    What it says at the end is on stdout, with a pipeline into stdout on stderr.
     SIGINT or SIGTERM ends it cleanly, a second one at once. JSON, at the end: {"capture":
     {"gear", "position", "events", "commits", "lag_bytes", …}, "pipelines": {NAME: {"status":
     "current" | "stopped" | "failed" | …, "position", "rows", "batches", "withheld": {TABLE:
@@ -61,8 +64,9 @@ def command(
     try:
         if snapshot_due(config):
             started.append(spark_session(config))
-            if not _take_snapshot(config, started[0], quiet=invocation.json):
-                return 0
+            with beside_events(config, names):
+                if not _take_snapshot(config, started[0], quiet=invocation.json):
+                    return 0
         return _run(invocation, names, started, until_current=until_current)
     finally:
         for session in started:
@@ -109,13 +113,24 @@ def _run(
         )
         stop_on_signals(supervisor)
         supervisor.run()
-    if invocation.json:
-        print(json.dumps(summary(supervisor)))
-    else:
-        reporter.conclude(supervisor)
+    with beside_events(config, names):
+        if invocation.json:
+            print(json.dumps(summary(supervisor)))
+        else:
+            reporter.conclude(supervisor)
     if until_current and supervisor.parked and not supervisor.failed:
         raise parked_error(*(member.name for member in supervisor.parked))
     return 1 if supervisor.failed else 0
+
+
+@contextmanager
+def beside_events(config: Config, names: Sequence[str]) -> Iterator[None]:
+    """What a command says about itself goes to stderr while stdout has a pipeline's events."""
+    if any(config.pipelines[name].sink.type == "stdout" for name in names):
+        with redirect_stdout(sys.stderr):
+            yield
+    else:
+        yield
 
 
 def chosen(config: Config, names: Sequence[str]) -> list[str]:

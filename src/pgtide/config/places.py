@@ -1,8 +1,9 @@
 """Paths of the log and of sinks that must not meet.
 
 Whatever else lies in the log's directory, or around it, may be taken for the log's or deleted
-with it; and a file sink takes every file below its path for its own. Paths are compared as
-they are after links, stores by the parts of their addresses.
+with it; a file sink takes every file below its path for its own; and pipelines into one lake
+would take each other's tables for theirs. Paths are compared as they are after links, stores by
+the parts of their addresses.
 """
 
 from __future__ import annotations
@@ -67,8 +68,18 @@ def check_places(log: str, sinks: Mapping[str, SinkSettings]) -> None:
         files = (first.kind, second.kind).count("file")
         # A lake below a directory of files, or around it, has other names than they have.
         if (files == 2 and relation) or (files == 1 and relation == "is"):
-            raise ConfigError(
-                f"{second.setting} {relation} {first.setting}",
-                detail="A file sink takes the files below its path for its own.",
-                hint=f"give {second.setting} a directory of its own",
+            raise _too_near(
+                second, relation, first, "A file sink takes the files below its path for its own."
             )
+        if files == 0 and relation:
+            raise _too_near(
+                second, relation, first, "Two pipelines in one lake would take each other's tables."
+            )
+
+
+def _too_near(place: _Place, relation: str, other: _Place, reason: str) -> ConfigError:
+    return ConfigError(
+        f"{place.setting} {relation} {other.setting}",
+        detail=reason,
+        hint=f"give {place.setting} a directory of its own",
+    )

@@ -45,7 +45,14 @@ def _scalar(value: Any) -> Any:
 
 
 def _value(value: Any) -> Any:
-    return [_scalar(item) for item in value] if isinstance(value, list) else _scalar(value)
+    texts = [_scalar(item) for item in value] if isinstance(value, list) else _scalar(value)
+    given = texts if isinstance(texts, list) else [texts] if texts is not None else []
+    if not all(isinstance(text, str) for text in given):
+        raise ConfigError(
+            "null, lists and sections are no values",
+            hint="write texts, numbers, dates, true or false; to find NULL use is_null",
+        )
+    return texts
 
 
 def _null_key(value: Any) -> Any:
@@ -83,7 +90,7 @@ class Filter(Section):
     """Name of the column that is compared."""
     operator: Operator | None = None
     """How it is compared."""
-    value: Annotated[str | list[str] | None, BeforeValidator(_value)] = None
+    value: Annotated[str | list[str] | None, BeforeValidator(reporting(_value))] = None
     """What it is compared with; a list for `in`."""
     sql: Name | None = None
     """An expression of Spark SQL over the row's columns."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -16,6 +17,22 @@ def location(value: str) -> str:
     if not value.strip():
         raise ConfigError("must not be empty", hint="name a directory or an object store URL")
     return value
+
+
+def _plain_name(value: str) -> str:
+    """A name that needs no quotes in Spark."""
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value):
+        raise ConfigError(
+            f"{value!r} is not a plain name", hint="use letters, digits and _, no digit first"
+        )
+    return value
+
+
+def _some_time(value: object) -> float:
+    seconds = parse_duration(value)
+    if not seconds:
+        raise ConfigError("must be longer than nothing", hint="leave it out to keep all")
+    return seconds
 
 
 def _option_texts(value: Any) -> Any:
@@ -85,7 +102,7 @@ class DeltaSettings(Section):
     """What happens to a column that was dropped at the source."""
     dropped_tables: Literal["keep", "drop"] = "keep"
     """What happens to a table that was dropped at the source."""
-    views: str | None = None
+    views: Annotated[str, AfterValidator(reporting(_plain_name))] | None = None
     """Database of Spark's catalog for views `<schema>_<table>` of mirrors, without pgtide's own
     columns and without rows that were deleted softly."""
     pivot: PivotSettings = PivotSettings()
@@ -115,7 +132,7 @@ class FileSettings(Section):
     """Of envelope `pivot`: the columns it is about."""
     rotate: Annotated[Bytes, Field(gt=0)] = 128 << 20
     """A file that would grow larger is split."""
-    keep: Seconds | None = None
+    keep: Annotated[float, BeforeValidator(reporting(_some_time))] | None = None
     """Delete files that are older, as in `30d`."""
     storage: Options = Field(default={}, repr=False)
     """Options of the object store, as delta-rs names them."""

@@ -20,6 +20,7 @@ from pgtide.position import Position
 from pgtide.rules import TableRules, compile_rules
 from pgtide.shape import Shape
 from pgtide.sinks import Mark
+from pgtide.spark.alignment import of_shapes
 from pgtide.spark.layout import ROW_OPS, Layout, TableName
 
 
@@ -107,7 +108,7 @@ class Batch:
     def rows(self, step: Rows) -> DataFrame:
         """The rows of a step, their arrays in the order of its layout."""
         ids = [shape.id for shape in step.shapes]
-        frame = self.changes.filter(F.col("shape").isin(*ids))
+        frame = self.changes.filter(of_shapes(ids))
         # Only where something is cut off: Spark compiles code anew for every other number.
         counts = [count for count in self.census.counts if count.shape in ids]
         if step.low > min(count.low for count in counts):

@@ -21,6 +21,9 @@ from pgtide.position import Lsn, Position
 from pgtide.spark.paths import spark_path
 
 MAX_FILES = 10_000  # per batch; the size of a batch is bounded in bytes
+# Delta refuses a version older than the table's deletedFileRetentionDuration, minutes here, as
+# if VACUUM had been there. Only pgtide cleans a log, and not what a registered reader needs.
+BY_AGE = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
 
 
 class LogFrames:
@@ -31,7 +34,8 @@ class LogFrames:
         self.path = spark_path(log.child(CHANGES).root)
 
     def version(self, version: int) -> DataFrame:
-        """One version of the log."""
+        """One version of the log, however old, that a reader is registered for."""
+        self._spark.conf.set(BY_AGE, "false")
         reader = self._spark.read.format("delta").option("versionAsOf", version)
         return reader.load(self.path)
 

@@ -28,6 +28,7 @@ from pgtide.pipeline.delivery import Delivery
 from pgtide.pipeline.lease import Lease
 from pgtide.pipeline.reading import LogFrames, bounds_of
 from pgtide.pipeline.state import State, StateFile
+from pgtide.pipeline.widening import refuse_lost_beginning, selected_later, widen
 from pgtide.position import Lsn, Position
 from pgtide.sinks.opening import open_sink
 from pgtide.spark.failures import as_pgtide_error
@@ -127,19 +128,29 @@ class PipelineRun:
         self._refuse_gap(snapshot, self._start)
         self._file.clear_stream()
         cuts = self._frames.cuts(snapshot, self._start, self._settings.batch)
-        state = State.new(snapshot.version, self._start, cuts)
+        state = State.new(snapshot.version, self._start, cuts, list(self._settings.tables))
         self._file.save(state)
         parking.register(self._storage, self._name, state, snapshot.version)
         return state
 
     def _go_on(self, state: State) -> State:
         """Check that nothing is missing: somebody may have made the log forget this reader."""
+        self._select(state)
         oldest = min([state.position, *(parked.position for parked in state.parked.values())])
         self._refuse_gap(self._log.snapshot(), oldest)
         parking.register(self._storage, self._name, state, self._file.needed_version(state))
         if state.stream_began and not self._file.streams:
             self._begin_again(state)
         return state
+
+    def _select(self, state: State) -> None:
+        """Tables that are selected only now have to catch up."""
+        wanted = self._settings.tables
+        if state.tables == wanted:
+            return
+        tables = selected_later(state, wanted, self._log.shapes().values())
+        refuse_lost_beginning(self._name, self._log.snapshot(), tables)
+        widen(self._name, self._file, state, wanted, tables)
 
     def _begin_again(self, state: State) -> None:
         """The stream's checkpoint is gone: what comes after the position is history now.

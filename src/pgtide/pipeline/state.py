@@ -32,6 +32,7 @@ _KINDS = {
     "stream_began": bool,
     "batch_seconds": int | float,
     **dict.fromkeys(("table_rows", "withheld", "parked"), dict),
+    "tables": list | None,
 }
 _NOTED = ("at", "type", "message", "detail", "hint", "transient")
 
@@ -88,11 +89,18 @@ class State:
     parked: dict[str, Parked] = field(default_factory=dict)
     resuming: Resuming | None = None
     resumed: int = 0  # how often parked tables were resumed
+    tables: list[str] | None = None  # patterns of what is delivered; None: an old state, unknown
 
     @classmethod
-    def new(cls, version: int, start: Position, chunks: list[Position]) -> State:
+    def new(
+        cls,
+        version: int,
+        start: Position,
+        chunks: list[Position],
+        tables: list[str] | None = None,
+    ) -> State:
         """A pipeline that has done nothing."""
-        return cls(secrets.token_hex(8), version, chunks, start)
+        return cls(secrets.token_hex(8), version, chunks, start, tables=tables)
 
     def begin_again(self, version: int, chunks: list[Position]) -> None:
         """Go on at the position with another history, then another stream.

@@ -27,6 +27,7 @@ from pgtide.postgres.settings import read_slot_settings
 from pgtide.postgres.slot import PLUGIN, read_slot
 from pgtide.postgres.verdict import Check, fail, ok, warn
 from pgtide.rules.checking import check_rules
+from pgtide.rules.selecting import check_selection
 
 __all__ = ["Check", "LogProbe", "run_checks"]
 
@@ -192,9 +193,10 @@ def check_log_source(log: LogProbe, server: ServerFacts, slot: str) -> Check:
 
 
 def check_pipelines(conn: SqlConnection, config: Config) -> Iterator[Check]:
-    """Rules and routes against the tables as they are now."""
-    if any(pipeline.rules or pipeline.routes for pipeline in config.pipelines.values()):
+    """What pipelines select, and their rules, against the tables as they are now."""
+    if config.pipelines:
         layouts = read_layouts(conn, TablePatterns(config.source.tables))
+        yield from check_selection(config.pipelines, list(layouts.values()))
         yield from check_rules(config.pipelines, list(layouts.values()))
 
 

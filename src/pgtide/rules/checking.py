@@ -1,6 +1,6 @@
 """The lines of ``pgtide check`` about rules and routes: what the catalog says of them.
 
-Needs no Spark, so an SQL expression is checked when its pipeline starts; all the
+Needs no Spark, so an SQL expression is judged elsewhere, in ``sql_checking``; all the
 rest is judged by the same code that compiles the rules.
 """
 
@@ -40,6 +40,12 @@ def check_rules(pipelines: dict[str, Pipeline], shapes: Sequence[Shape]) -> Iter
         if not any(line.level == "fail" for line in found):
             counts = f"{len(pipeline.rules)} rules and {len(pipeline.routes)} routes"
             yield ok("rules", f"{name}: {counts} fit {len(tables)} tables")
+
+
+def has_sql(pipeline: Pipeline) -> bool:
+    """Whether some rule has SQL."""
+    given = [rule.filter or rule.transform for rule in pipeline.rules]
+    return any(one is not None and one.sql is not None for one in given)
 
 
 def _matches(patterns: TablePatterns, shape: Shape) -> bool:
@@ -163,10 +169,6 @@ def _clashes(pipeline: Pipeline, tables: Sequence[Shape]) -> Iterator[Check]:
 def _unproven(rules: Sequence[Rule]) -> Iterator[Check]:
     """What only Spark can tell."""
     for at, rule in enumerate(rules, start=1):
-        given = rule.transform or rule.filter
-        if given is not None and given.sql is not None and not _balanced(given.sql):
-            text = f"rule {at}: its SQL looks incomplete; it is checked when the pipeline starts"
-            yield warn("rules", text)
         if rule.transform is not None and rule.transform.regex is not None:
             regex = rule.transform.regex
             try:
@@ -176,10 +178,6 @@ def _unproven(rules: Sequence[Rule]) -> Iterator[Check]:
             if not certain:
                 text = f"rule {at}: its pattern is compiled by Java when the pipeline starts"
                 yield warn("rules", text)
-
-
-def _balanced(sql: str) -> bool:
-    return sql.count("(") == sql.count(")") and sql.count("'") % 2 == 0
 
 
 def _sentence(hint: str) -> str:

@@ -26,6 +26,7 @@ from pgtide.rules import TableRules
 from pgtide.rules.cells import Cell
 from pgtide.shape import Shape
 from pgtide.sinks.ruled_shapes import ruled_shape
+from pgtide.spark.alignment import of_shapes
 from pgtide.spark.cells import CellReader
 from pgtide.spark.identity import with_identity
 from pgtide.spark.layout import Layout, TableName
@@ -86,7 +87,7 @@ class LayoutRows:
         """
         rules, op = batch.rules(self.layout.table), F.col("op")
         ids = [shape.id for shape in self.shapes]
-        frame = self.layout.align(batch.changes.filter(F.col("shape").isin(*ids)), self.shapes)
+        frame = self.layout.align(batch.changes.filter(of_shapes(ids)), self.shapes)
         new, old = (rules.keep(cells, op) for cells in self.cells(batch))
         if new is not None and old is not None:
             # Such an event is not shown to those it may not be meant for.

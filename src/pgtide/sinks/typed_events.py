@@ -20,6 +20,7 @@ from pgtide.rules.cells import Cell
 from pgtide.sinks.chunks import HIDDEN_ORDER, ORDER
 from pgtide.sinks.events import Events, LayoutRows, event_names
 from pgtide.sinks.lost_values import TYPE, lost_values, records
+from pgtide.spark.alignment import of_shapes
 from pgtide.spark.cells import CellReader
 from pgtide.spark.column_names import target_names
 from pgtide.spark.layout import Layout
@@ -77,7 +78,7 @@ class Pivoted:
 
     def _raw(self) -> DataFrame:
         layout, shapes = self.rows.layout, self.rows.shapes
-        found = self.batch.changes.filter(F.col("shape").isin(*[shape.id for shape in shapes]))
+        found = self.batch.changes.filter(of_shapes(shape.id for shape in shapes))
         return Events(layout.align(found, shapes), {}, self.rows.rows).after(self.behind).frame
 
     def _parts(self) -> tuple[Layout, TableRules, CellReader, PivotSettings]:

@@ -54,13 +54,24 @@ class Alignment:
         return all(place is not None for places in self.places.values() for place in places)
 
     def apply(self, frame: DataFrame) -> DataFrame:
-        """The rows with their arrays in the order of the one shape, each checked for its width."""
+        """The rows with their arrays in the order of the one shape, each checked for its width.
+
+        ``of_shapes`` leaves out rows of other shapes, but Spark may look at them first: what
+        several conditions of a filter have in common it computes before them. So they have none.
+        """
         checked = {side: _checked(side, self.widths) for side in ("before", "after")}
         frame = frame.withColumns(checked)
         if not self.places:
             return frame
         moved = {side: _reordered(F.col(side), self.places) for side in ("before", "after")}
         return frame.withColumns({**moved, "unchanged": _renumbered(self.places)})
+
+
+def of_shapes(ids: Iterable[int]) -> SparkColumn:
+    """Rows of these shapes, for ``apply``."""
+    # No shape is 0. With one number alone Spark would put it wherever ``shape`` stands in other
+    # conditions, and rows of other shapes, if it looks at them first, would pass for these.
+    return F.col("shape").isin(0, *ids)
 
 
 def added_columns(ddl: Iterable[str], relation: int) -> dict[int, str]:
@@ -94,13 +105,14 @@ def _place(column: Column, old: Shape, new: Shape, added: Mapping[int, str]) -> 
 
 def _checked(row: str, widths: Mapping[int, int]) -> SparkColumn:
     """Reading past the end of an array gives NULL, which would be an invented value."""
-    fits = [f"{row} IS NULL"]
+    fits, known = [], sorted(widths)
     for width in sorted(set(widths.values())):
-        ids = ", ".join(str(shape) for shape, known in widths.items() if known == width)
+        ids = ", ".join(str(shape) for shape in known if widths[shape] == width)
         fits.append(f"(size({row}) = {width} AND shape IN ({ids}))")
+    damaged = f"{row} IS NOT NULL AND shape IN ({', '.join(map(str, known))})"
     message = "'a row of the log does not fit its shape, at LSN '"
     refusal = f"CAST(raise_error(concat({message}, CAST(lsn AS string))) AS array<string>)"
-    return F.expr(case(" OR ".join(fits), row, refusal))
+    return F.expr(case(" OR ".join(fits), row, case(damaged, refusal)))
 
 
 def _reordered(row: SparkColumn, moved: Mapping[int, Places]) -> SparkColumn:

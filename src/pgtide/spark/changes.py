@@ -10,11 +10,12 @@ ADD COLUMN gave them, rows from before a rename appear under the new name.
 
 from __future__ import annotations
 
+import json
 import operator
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property, reduce
 from itertools import product
 
@@ -28,11 +29,12 @@ from pgtide.log.storage import Storage
 from pgtide.position import Lsn, Position
 from pgtide.rules.cells import Cell
 from pgtide.shape import Shape
-from pgtide.spark.alignment import Alignment, added_columns
+from pgtide.spark.alignment import Alignment, added_columns, of_shapes
 from pgtide.spark.cells import CellReader
 from pgtide.spark.compaction import Traits, compact
-from pgtide.spark.layout import ROW_OPS, Layout, Policy
+from pgtide.spark.layout import ROW_OPS, Layout, Policy, check_policy
 from pgtide.spark.logged_table import LoggedTable
+from pgtide.spark.moments import Moment, moment_of, until
 from pgtide.spark.paths import spark_path
 from pgtide.spark.sql_text import case, literal, strings_where
 from pgtide.spark.swept_state import before, sweeps_of
@@ -60,11 +62,12 @@ def changes(
     A list of tables is read in one pass: ``op, lsn, seq, xid, committed_at, table``, and for
     each table a column of its name with ``before, after, unchanged``, NULL in others' rows.
     """
+    check_policy(on_unrepresentable)
     source = _Source.open(spark, log, storage)
     found = source.tables([table] if isinstance(table, str) else table)
     rows = _refuse_new_shapes(source.stream(), source, found) if stream else source.batch(found)
     ids = [shape for one in found for shape in one.ids]
-    rows = rows.filter(F.col("op").isin(*EVENT_OPS) & F.col("shape").isin(*ids))
+    rows = rows.filter(F.col("op").isin(*EVENT_OPS) & of_shapes(ids))
     aligned = source.aligned(rows, found)
     if isinstance(table, str):
         return aligned.select(*CHANGE, *_typed(found[0], on_unrepresentable))
@@ -88,9 +91,11 @@ def latest(
 ) -> DataFrame:
     """The table's rows, rebuilt from the log: now, or as of a position or a time.
 
-    A position is the first that does not count; a time is the last that does. Rows of another
-    table that had the name before, be it at that time, do not count.
+    A position is the first that does not count; a time is the last that does. The table is the
+    one that had the name at that moment; rows of others that had it before do not count.
     """
+    check_policy(on_unrepresentable)
+    counted = until(as_of)
     source = _Source.open(spark, log, storage)
     if source.complete_from:
         raise LogGap(
@@ -98,14 +103,15 @@ def latest(
             detail=f"Retention has kept {Position(Lsn(source.complete_from))} and later.",
             hint="Read a mirror instead, or set log.retention higher.",
         )
-    found = source.table(table).present
+    found = source.table_at(table, as_of).present
+    source.refuse_dropped(found, table, counted)
     if not found.layout.keys:
         raise ConfigError(
             "the state of a table without a key cannot be told from its changes",
             detail=f"{table} has no primary key and no identity index.",
             hint="Use pgtide.changes(), or give the table a key.",
         )
-    rows = source.batch([found]).filter(F.col("shape").isin(*found.ids) & _until(as_of))
+    rows = source.batch([found]).filter(of_shapes(found.ids) & counted)
     emptied = _emptied(rows, found)
     sweeps = sweeps_of(rows, found)
     traits = Traits(unsent=_unsent(rows, found))
@@ -142,6 +148,34 @@ class _Source:
 
     def table(self, name: str) -> LoggedTable:
         return LoggedTable.find(name, self.shapes)
+
+    def table_at(self, name: str, as_of: Moment) -> LoggedTable:
+        """The table that had the name then."""
+        match moment_of(as_of):
+            case None:
+                return self.table(name)
+            case Position() as position:
+                # What is at the position itself does not count, unless it is behind some rows.
+                last = Lsn(position.lsn if position.seq else max(position.lsn - 1, 0))
+            case _:
+                row = self.batch().filter(until(as_of)).agg(F.max("lsn")).head()
+                last = Lsn((row and row[0]) or 0)
+        return LoggedTable.find(name, self.shapes, last)
+
+    def refuse_dropped(self, table: LoggedTable, name: str, counted: Column) -> None:
+        """Refuse a table that was dropped by then: it has no rows, and no state."""
+        relation = table.layout.shape.oid
+        # Few commands drop a table: the text tells most of the others.
+        mentioned = F.col("payload").contains(f'"oid": {relation}')
+        ddl = self.batch().filter((F.col("op") == "ddl") & counted & mentioned)
+        for row in ddl.select("payload", "lsn", "seq").collect():
+            dropped = json.loads(row["payload"]).get("dropped", ())
+            if any(item["type"] == "table" and item.get("oid") == relation for item in dropped):
+                raise ConfigError(
+                    f"{name} was dropped at {Lsn(row['lsn'])}:{row['seq']}",
+                    hint="pgtide.changes() has what happened to it; or ask for its rows as of "
+                    "before: as_of=…",
+                )
 
     def tables(self, names: Sequence[str]) -> list[LoggedTable]:
         """Tables that are read together, each once."""
@@ -235,18 +269,6 @@ def _refuse_new_shapes(
     refusal = F.raise_error(F.lit("pgtide: the table's columns changed; start the query again"))
     joined = rows.join(F.broadcast(known), F.col("shape") == F.col("known"), "left")
     return joined.withColumn("shape", F.when(new, refusal.cast("long")).otherwise(F.col("shape")))
-
-
-def _until(as_of: Position | datetime | str | None) -> Column:
-    if as_of is None:
-        return F.lit(True)
-    if isinstance(as_of, str):
-        as_of = Position.parse(as_of) if "/" in as_of else datetime.fromisoformat(as_of)
-    if isinstance(as_of, Position):
-        return before(as_of)
-    moment = as_of if as_of.tzinfo is not None else as_of.replace(tzinfo=UTC)
-    micros = int(moment.timestamp() * 1_000_000)
-    return F.col("committed_at") <= F.timestamp_micros(F.lit(micros))
 
 
 def _unsent(rows: DataFrame, table: LoggedTable) -> tuple[int, ...]:

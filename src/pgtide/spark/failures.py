@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError
@@ -27,7 +28,7 @@ _LOST = ("SPARK_JOB_CANCELLED", "ExecutorLostFailure", "java.nio.channels.")
 
 # Nothing that pgtide writes itself fails like that.
 _OF_VALUES = ("DIVIDE_BY_ZERO", "INVALID_INPUT", "OVERFLOW", "OUT_OF_RANGE", "INVALID_ARRAY_INDEX")
-_OF_A_RULE = "SQL of a rule fails for some row: use try_cast, try_divide and the like in it."
+_OF_A_RULE = "Use try_cast, try_divide and the like in the SQL of the pipeline's rules."
 _CONDITION = re.compile(r"Exception: \[([A-Z][A-Z0-9_.]+)\]")
 _CAUSES = re.compile(r"\n(?::|Caused by:) ([\w.$]+)")
 
@@ -59,9 +60,13 @@ def as_pgtide_error(error: BaseException, doing: str) -> PgtideError:
         return PipelineError("delta-rs failed", detail=f"{type(error).__name__} while {doing}.")
     if not isinstance(error, PySparkException | Py4JError):
         return PipelineError(f"unexpected {type(error).__name__}", detail=f"While {doing}.")
-    fact = _fact(error)
-    hint = _OF_A_RULE if any(condition in fact for condition in _OF_VALUES) else ""
-    return PipelineError("Spark failed", detail=f"{fact} while {doing}.", hint=hint)
+    if condition := _of_values(error):
+        return PipelineError(
+            "SQL of a rule fails for some row",
+            detail=f"{condition} while {doing}.",
+            hint=_OF_A_RULE,
+        )
+    return PipelineError("Spark failed", detail=f"{_fact(error)} while {doing}.")
 
 
 def unsent_at(error: BaseException) -> Position | None:
@@ -86,6 +91,17 @@ def _refused(marker: str, name: str, lsn: str, seq: str) -> Unrepresentable:
         detail=f"Column {name} holds one at {where}.",
         hint="Set on_unrepresentable to null or text for this pipeline.",
     )
+
+
+def _of_values(error: BaseException) -> str | None:
+    """The condition that a value did not meet; when rows are written it is below others."""
+    found = [_java_fact(str(error))] if isinstance(error, Py4JError) else []
+    inner: Any = error
+    while isinstance(inner, PySparkException):
+        found.append(inner.getCondition())
+        inner = getattr(inner, "_cause", None)
+    conditions = [condition for condition in found if condition is not None]
+    return next((c for c in conditions if any(name in c for name in _OF_VALUES)), None)
 
 
 def _fact(error: BaseException) -> str:

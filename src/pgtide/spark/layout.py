@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from pgtide.errors import ConfigError
 from pgtide.shape import Column, Shape
 from pgtide.spark.alignment import Alignment
 from pgtide.spark.codecs import TEXT, Codec, codec_for
@@ -30,6 +31,15 @@ the value; NULL; or every column of such a type is a string, so that it does not
 """
 MARKER = "pgtide: unrepresentable value in"
 NOT_SENT = "pgtide: value not sent in"
+
+
+def check_policy(policy: str) -> None:
+    """Refuse a word that is no policy: it would pass for one that is."""
+    if policy not in get_args(Policy):
+        raise ConfigError(
+            f"on_unrepresentable cannot be {policy!r}",
+            hint=f"Use one of {', '.join(get_args(Policy))}.",
+        )
 
 
 @dataclass(frozen=True)

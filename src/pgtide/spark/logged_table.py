@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pgtide.config.patterns import split_name
 from pgtide.errors import ConfigError
+from pgtide.position import Lsn
 from pgtide.shape import Shape
 from pgtide.spark.layout import Layout, TableName
 
@@ -21,22 +22,22 @@ class LoggedTable:
     shapes: tuple[Shape, ...]
 
     @classmethod
-    def find(cls, name: str, shapes: Mapping[int, Shape]) -> LoggedTable:
-        """The table that has this name now, with what it was before, and others of this name."""
-        parts = [part for part, _ in split_name(name)]
-        wanted = (parts[0], parts[1]) if len(parts) == 2 else ("public", parts[0])
+    def find(cls, name: str, shapes: Mapping[int, Shape], until: Lsn | None = None) -> LoggedTable:
+        """The table that has this name, with what it was before, and dropped ones of this name.
+
+        ``until``: the name that it had there, if not at the end of the log.
+        """
+        then = [s for s in shapes.values() if until is None or s.since <= until]
+        wanted, called = _wanted(name), _names(then)
+        holders = {relation for relation, now in called.items() if now == wanted}
+        if not holders:
+            was = [_relation(s) for s in then if wanted in _both_names(s)]
+            raise _unknown(name, [called[relation] for relation in was], until)
         layouts = {shape.id: Layout.of(shape, shapes) for shape in shapes.values()}
-        named = [shape for shape in shapes.values() if layouts[shape.id].table == wanted]
-        if not named:
-            raise ConfigError(
-                f"the log knows no table {name}",
-                hint="See which it knows: pgtide log show",
-            )
-        newest = layouts[max(named, key=lambda shape: shape.id).id]
-        relation = newest.shape.oid
-        mine = [s for s in shapes.values() if relation in (s.oid, s.root_oid)]
-        chosen = {shape.id: shape for shape in (*named, *mine)}
-        present = (_renamed(s, layouts[s.id].shape, newest.shape) for s in chosen.values())
+        relation = _relation(max((s for s in then if _relation(s) in holders), key=lambda s: s.id))
+        newest = layouts[max(s.id for s in shapes.values() if _relation(s) == relation)]
+        chosen = [s for s in shapes.values() if _relation(s) in holders or s.oid in holders]
+        present = (_renamed(s, layouts[s.id].shape, newest.shape) for s in chosen)
         return cls(newest, tuple(present))
 
     @property
@@ -72,6 +73,42 @@ class LoggedTable:
             or shape.root_oid in relations
             or name in ((shape.schema, shape.table), (shape.root_schema, shape.root_table))
         )
+
+
+def _wanted(name: str) -> TableName:
+    parts = [part for part, _ in split_name(name)]
+    return (parts[0], parts[1]) if len(parts) == 2 else ("public", parts[0])
+
+
+def _relation(shape: Shape) -> int:
+    """The table that rows of a shape belong to: of a partition, its root."""
+    return shape.root_oid or shape.oid
+
+
+def _both_names(shape: Shape) -> tuple[TableName, TableName]:
+    return (shape.schema, shape.table), (shape.root_schema, shape.root_table)
+
+
+def _names(shapes: Iterable[Shape]) -> dict[int, TableName]:
+    """The last name of each relation; a root says it better than its partitions."""
+    ordered = sorted(shapes, key=lambda shape: (not shape.root_oid, shape.id))
+    return {_relation(s): _both_names(s)[1 if s.root_oid else 0] for s in ordered}
+
+
+def _unknown(name: str, called: list[TableName], until: Lsn | None) -> ConfigError:
+    """The error for a name that no table has; ``called``: names of those that had it."""
+    when = "now" if until is None else f"at {until}"
+    if called:
+        other = ".".join(called[-1])
+        return ConfigError(
+            f"{name} is called {other} {when}", hint=f"Ask for {other}: it has all of its changes."
+        )
+    if until is not None:
+        return ConfigError(
+            f"{name} did not exist at {until}, as far as the log knows",
+            hint="Ask for a later moment, or without as_of.",
+        )
+    return ConfigError(f"the log knows no table {name}", hint="See which it knows: pgtide log show")
 
 
 def _renamed(shape: Shape, root_then: Shape, root_now: Shape) -> Shape:

@@ -8,19 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
+from urllib.parse import quote
 
 from pyspark.sql import SparkSession
 
 from pgtide.config.sinks import DeltaSettings
 from pgtide.errors import TargetError
+from pgtide.log.source import LogSource
 from pgtide.position import Position
 from pgtide.sinks.delta.target import (
     RELATION_PROPERTY,
     RENAMED_AT_PROPERTY,
     SHAPED_AT_PROPERTY,
+    SOURCE_PROPERTY,
     Target,
 )
 from pgtide.spark.layout import TableName
+
+
+def source_text(source: LogSource) -> str:
+    """A source as a property of tables: ``system identifier/database/slot``, as in a URL."""
+    return "/".join(quote(part, safe="") for part in source.identity.values())
 
 
 def name_aside(name: TableName, relation: int) -> TableName:
@@ -33,15 +41,23 @@ class Lake:
     """The tables that one writer works on."""
 
     def __init__(
-        self, spark: SparkSession, settings: DeltaSettings, names: Iterable[TableName]
+        self,
+        spark: SparkSession,
+        settings: DeltaSettings,
+        names: Iterable[TableName],
+        source: LogSource,
     ) -> None:
         self._spark = spark
         self._settings = settings
+        self.source = source_text(source)
         self._places: dict[int, TableName] = {}
         for name in sorted(names):
-            relation = self._holder(name)
-            if relation is not None:
-                self._places[relation] = name
+            properties = self._properties(name)
+            if RELATION_PROPERTY not in properties:
+                continue
+            self._places[int(properties[RELATION_PROPERTY])] = name
+            if SOURCE_PROPERTY not in properties:  # of a lake from before tables said it
+                self._by_name(name).set_properties({SOURCE_PROPERTY: self.source})
 
     def place(self, relation: int) -> TableName | None:
         """The name under which a relation's rows are."""
@@ -82,8 +98,21 @@ class Lake:
 
     def _holder(self, name: TableName) -> int | None:
         """The relation whose table has this name in the lake."""
-        found = self._by_name(name).properties().get(RELATION_PROPERTY)
+        found = self._properties(name).get(RELATION_PROPERTY)
         return None if found is None else int(found)
+
+    def _properties(self, name: TableName) -> dict[str, str]:
+        """What a table of the lake says of itself; one of another log is refused."""
+        target = self._by_name(name)
+        properties = target.properties()
+        if properties.get(SOURCE_PROPERTY, self.source) != self.source:
+            raise TargetError(
+                "a table of the lake is of another log",
+                detail=f"{target.path} was written from another source, database or slot; "
+                "positions there mean something else.",
+                hint="Name another path in the pipeline's sink, or move that table away.",
+            )
+        return properties
 
     def _move(self, relation: int, to: TableName) -> None:
         """On an object store that copies the table."""

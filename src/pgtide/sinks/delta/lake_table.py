@@ -36,6 +36,7 @@ from pgtide.sinks.delta.target import (
     MODE_PROPERTY,
     RELATION_PROPERTY,
     SHAPED_AT_PROPERTY,
+    SOURCE_PROPERTY,
     Target,
 )
 from pgtide.spark.layout import TableName
@@ -56,7 +57,7 @@ class LakeTable(ABC):
         self._work = work
         self._settings = settings
         routed = {batch.rules(table).target for table in _all_names(work, batch)}
-        self._lake = Lake(spark, settings, routed)
+        self._lake = Lake(spark, settings, routed, batch.source)
         self._quarantine = Quarantine(spark, settings, batch)
 
     def apply(self) -> None:
@@ -144,6 +145,7 @@ class LakeTable(ABC):
             RELATION_PROPERTY: str(relation),
             MODE_PROPERTY: self.mode,
             SHAPED_AT_PROPERTY: str(at),
+            SOURCE_PROPERTY: self._lake.source,
         }
         if not target.create(columns, made):
             return self._ready(step, columns)

@@ -23,6 +23,7 @@ from pgtide.spark.sql_text import quoted
 RELATION_PROPERTY = "pgtide.relation"
 MODE_PROPERTY = "pgtide.mode"
 SHAPED_AT_PROPERTY = "pgtide.shaped_at"  # the position from which on it has these columns
+SOURCE_PROPERTY = "pgtide.source"  # the source of the log that it is written from
 RENAMED_AT_PROPERTY = "pgtide.renamed_at"  # the position of the rename that gave it its name
 PARTLY_PROPERTY = "pgtide.partly"  # the LSN of a transaction that it may have a part of only
 _NTZ_FEATURE = "timestampNtz"
