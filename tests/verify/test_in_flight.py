@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from datetime import UTC, datetime
 
+import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
 from pgtide.position import Lsn
-from pgtide.verify import in_flight
+from pgtide.verify import logged_keys
 from pgtide.verify.moment import Moment
 from tests.fixtures.capture import MakeCaptured
 from tests.fixtures.databases import Database
@@ -58,7 +59,7 @@ INSERT INTO bag VALUES (1), (1), (2);
         found = table_report(report, "bag")
         assert (found.equal, found.in_flight, found.rows) == (True, 1, 2)
         with monkeypatch.context() as naive:
-            naive.setattr(in_flight, "_unseen", lambda moment: None)
+            naive.setattr(logged_keys, "_hidden", lambda xids, moment: np.zeros(len(xids), bool))
             found = table_report(verify(spark, config), "t")
             assert (found.missing, found.extra, found.different) == (1, 1, 1)
     finally:

@@ -19,6 +19,7 @@ from pgtide.log.storage import Storage
 from pgtide.spark.compaction import from_old_row
 from pgtide.spark.layout import ROW_OPS
 from pgtide.spark.paths import spark_path
+from pgtide.verify.logged_keys import logged_keys
 from pgtide.verify.moment import Moment
 from pgtide.verify.planning import TablePlan
 from pgtide.verify.target_side import TargetTable
@@ -36,9 +37,9 @@ def rows_in_flight(
     The log is to be read after the target's version was pinned: nothing is in that version which
     is not in the log.
     """
-    events = _events(spark, log, plan, moment)
     if plan.keys:
-        return _keys(events, plan)
+        return _keys(log, plan, moment)
+    events = _events(spark, log, plan, moment)
     layout = plan.mirror.layout
     everything = range(len(layout.columns))
     new = from_old_row(events, layout, everything).filter("after IS NOT NULL")
@@ -70,15 +71,13 @@ def _unseen(moment: Moment) -> Column | None:
     return day & (F.col("committed_at") >= F.lit(moment.oldest)) & unseen
 
 
-def _keys(events: DataFrame, plan: TablePlan) -> list[tuple[str, ...]]:
-    def key(side: str) -> Column:
-        return F.array(*[F.get(side, F.lit(index)) for index in plan.key_indexes])
-
-    both = events.select(F.explode(F.array(key("after"), key("before"))).alias("key"))
-    whole = both.filter("NOT exists(key, part -> part IS NULL)").distinct()
-    found = [tuple(row[0]) for row in whole.limit(MOST + 1).collect()]
-    _bounded(plan, found)
-    return found
+def _keys(log: Storage, plan: TablePlan, moment: Moment) -> list[tuple[str, ...]]:
+    found: set[tuple[str, ...]] = set()
+    for key in logged_keys(log.child(CHANGES), plan, moment):
+        found.add(key)
+        if len(found) > MOST:
+            break
+    return _bounded(plan, sorted(found))
 
 
 def _bounded(plan: TablePlan, found: list[T]) -> list[T]:
