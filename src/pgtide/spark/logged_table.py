@@ -23,7 +23,7 @@ class LoggedTable:
 
     @classmethod
     def find(cls, name: str, shapes: Mapping[int, Shape], until: Lsn | None = None) -> LoggedTable:
-        """The table that has this name, with what it was before, and dropped ones of this name.
+        """The table that has this name, with what it was before, and dropped ones that had it.
 
         ``until``: the name that it had there, if not at the end of the log.
         """
@@ -36,7 +36,12 @@ class LoggedTable:
         layouts = {shape.id: Layout.of(shape, shapes) for shape in shapes.values()}
         relation = _relation(max((s for s in then if _relation(s) in holders), key=lambda s: s.id))
         newest = layouts[max(s.id for s in shapes.values() if _relation(s) == relation)]
-        chosen = [s for s in shapes.values() if _relation(s) in holders or s.oid in holders]
+        chosen = [
+            shape
+            for shape in shapes.values()
+            if relation in (shape.oid, shape.root_oid)
+            or (_relation(shape) in holders and layouts[shape.id].table == wanted)
+        ]
         present = (_renamed(s, layouts[s.id].shape, newest.shape) for s in chosen)
         return cls(newest, tuple(present))
 
