@@ -18,7 +18,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
-from pgtide.cli import COMMANDS, load_command, run
+from pgtide.cli import COMMANDS, load_command
+from pgtide.cli import run_command as run
 from pgtide.config.connection_string import ConnectionString
 from pgtide.config.model import Config, Verify
 from pgtide.config.sinks import PivotSettings, SinkSettings

@@ -13,7 +13,7 @@ import pytest
 
 from pgtide.capture import bulk, flow, receive, session
 from pgtide.capture.engine import Capture
-from pgtide.cli import run as pgtide
+from pgtide.cli import run_command as pgtide
 from pgtide.log.writer import LogWriter
 from pgtide.position import Lsn
 from pgtide.postgres.server_checks import check_slots

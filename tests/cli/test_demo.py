@@ -17,7 +17,7 @@ import pytest
 from deltalake import DeltaTable
 
 import pgtide
-from pgtide.cli import run
+from pgtide.cli import run_command as run
 from pgtide.spark import java
 from tests.fixtures.waiting import wait_until
 

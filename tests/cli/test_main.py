@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import typer
 
-from pgtide.cli import COMMANDS, load_command, run
+from pgtide.cli import COMMANDS, load_command
+from pgtide.cli import run_command as run
 from pgtide.cli.invocation import Invocation
 from pgtide.errors import ConfigError, EnvironmentMissing, SlotMissing
 
@@ -231,7 +232,7 @@ def test_short_help_is_the_commands_own(name: str) -> None:
 
 def test_help_is_quick_and_imports_nothing_heavy() -> None:
     probe = (
-        "import sys; from pgtide.cli import run; run(['--help']);"
+        "import sys; from pgtide.cli import run_command as run; run(['--help']);"
         f"print([name for name in {HEAVY} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import pgtide
-from pgtide.cli import run
+from pgtide.cli import run_command as run
 from pgtide.errors import ConfigError
 from tests.fixtures.capture import Captured, MakeCaptured
 from tests.fixtures.databases import Database

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from pgtide.cli import run as pgtide
+from pgtide.cli import run_command as pgtide
 from pgtide.cli.marks import print_line
 from pgtide.cli.run import beside_events
 from pgtide.config import Config
@@ -170,7 +170,7 @@ def test_what_is_wrong_is_said_before_spark_starts(
     }
     config.write_text(json.dumps(document))
     program = (
-        "import sys; from pgtide.cli import run; code = run(sys.argv[1:]); "
+        "import sys; from pgtide.cli import run_command as run; code = run(sys.argv[1:]); "
         "print('pyspark' in sys.modules); sys.exit(code)"
     )
     done = subprocess.run(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pgtide.cli import run
+from pgtide.cli import run_command as run
 from tests.fixtures.databases import Database
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pgtide.cli import run as pgtide
+from pgtide.cli import run_command as pgtide
 from tests.cli.test_run import START_S, Running
 from tests.fixtures.capture import Captured, MakeCaptured
 from tests.fixtures.databases import Database

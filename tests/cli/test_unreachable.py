@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pgtide.capture import engine
-from pgtide.cli import run
+from pgtide.cli import run_command as run
 from tests.fixtures.capture import MakeCaptured, flushed
 from tests.fixtures.databases import Database
 from tests.fixtures.proxy import Proxy

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pgtide.cli import run
+from pgtide.cli import run_command as run
 
 COMMAND = [sys.executable, "-c", "import sys; from pgtide.cli import main; main()"]
 

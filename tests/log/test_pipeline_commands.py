@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from pgtide.cli import run, run_progress
+from pgtide.cli import run_command as run
+from pgtide.cli import run_progress
 from pgtide.cli.run_progress import RunReporter, summary
 from pgtide.config import Config
 from pgtide.errors import PipelineError, TargetError, TargetUnavailable

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from psycopg.sql import SQL
 
-from pgtide.cli import run
+from pgtide.cli import run_command as run
 from pgtide.postgres.slot import capture_lock_key
 
 

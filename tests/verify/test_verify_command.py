@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pgtide.cli import run
+from pgtide.cli import run_command as run
 from pgtide.cli.attached import command_line
 from pgtide.cli.invocation import Invocation
 from pgtide.config import Config

@@ -63,6 +63,7 @@ class CaptureSession:
         self._stop = stop
         self._forced_gear = gear
         self._heartbeat_at = self._advanced_at = 0.0
+        self._not_beyond: Lsn | None = None  # where the log is to end exactly
         self._bulk_again = Lsn(0)  # a batch failed: live until V is past this
 
     def __enter__(self) -> Self:
@@ -131,7 +132,7 @@ class CaptureSession:
         By the bulk gear alone: the live one does not stop at a record. Nothing tidies the log up
         afterwards, so that what others write into it is safe from that.
         """
-        self._tick, self._until = tick, until
+        self._tick, self._until, self._not_beyond = tick, until, until
         try:
             if self._writer.position < until:
                 self._advance()
@@ -188,7 +189,7 @@ class CaptureSession:
         while not self._finished():
             position = self._writer.position
             readable = readable_lsn(self._side, self._start.stream)
-            upto = min(readable, Lsn(position + BULK_WAL_BYTES), self._until or readable)
+            upto = min(readable, Lsn(position + BULK_WAL_BYTES), self._not_beyond or readable)
             if upto <= position:
                 self._bulk_again = self._server_position()
                 return

@@ -92,7 +92,7 @@ def _add_global_options(command: Any) -> None:
         _add_global_options(child)
 
 
-def run(argv: Sequence[str]) -> int:
+def run_command(argv: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
     invocation = Invocation()
     configure_logging(invocation.log_level)
@@ -117,4 +117,4 @@ def run(argv: Sequence[str]) -> int:
 
 
 def main() -> None:
-    sys.exit(run(sys.argv[1:]))
+    sys.exit(run_command(sys.argv[1:]))
