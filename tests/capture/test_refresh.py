@@ -10,6 +10,7 @@ import pytest
 from pgtide.errors import ConfigError
 from pgtide.log.refreshes import Refresh, RefreshStore
 from pgtide.log.storage import Storage
+from pgtide.snapshot.key_chunks import KeyedTable
 from tests.capture.replayed import replay
 from tests.fixtures.capture import Captured, MakeCaptured, flushed
 from tests.fixtures.databases import Database
@@ -57,6 +58,19 @@ def test_all_rows_of_a_table(filled: Captured) -> None:
     assert sorted(int(row["id"]) for row in found) == list(range(1, 5001))
     assert {row["v"] for row in found} == {f"old {i}" for i in range(1, 5001)}
     filled.check_log()
+
+
+def test_chunks_follow_the_order_of_the_key(filled: Captured) -> None:
+    """Of numbers, not of their texts: the second chunk ends at 200, not at 1089."""
+    url, publications = filled.config.source.url.reveal(), (filled.config.source.slot,)
+    ((oid,),) = filled.execute("SELECT 't'::regclass::oid::bigint")
+    table = KeyedTable(url, publications, oid)
+    try:
+        assert table.boundary(None, 100) == ("100",)
+        assert table.boundary(("100",), 100) == ("200",)
+        assert table.boundary(("4950",), 100) is None
+    finally:
+        table.close()
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,11 @@ class KeyedTable:
         """The key of the last row of a chunk that begins behind ``low``; None: it is the last."""
         shape = self.layout()
         keys = _keys(shape)
-        texts = [sql.SQL("{}::text").format(sql.Identifier(key.name)) for key in keys]
+        # Under other names: ORDER BY would take the text of a column for the column.
+        texts = [
+            sql.SQL("{}::text AS {}").format(sql.Identifier(key.name), sql.Identifier(f"key {n}"))
+            for n, key in enumerate(keys)
+        ]
         query = sql.SQL("SELECT {} FROM ONLY {} WHERE {} ORDER BY {} OFFSET {} LIMIT 1").format(
             sql.SQL(", ").join(texts),
             sql.Identifier(shape.schema, shape.table),
