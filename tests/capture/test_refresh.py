@@ -10,10 +10,12 @@ import pytest
 from pgtide.errors import ConfigError
 from pgtide.log.refreshes import Refresh, RefreshStore
 from pgtide.log.storage import Storage
+from pgtide.postgres.embedded import bundled_bin_dir
 from pgtide.snapshot.key_chunks import KeyedTable
 from tests.capture.replayed import replay
 from tests.fixtures.capture import Captured, MakeCaptured, flushed
 from tests.fixtures.databases import Database
+from tests.fixtures.postgres import MakeServer
 from tests.fixtures.waiting import wait_until
 
 
@@ -245,3 +247,28 @@ def test_partitions_that_come_and_go(database: Database, make_captured: MakeCapt
     captured.capture()
     new = [e.after for e in captured.events("read") if e.shape and e.shape.root_table == "p"]
     assert new == [{"id": "500", "v": "old"}]
+
+
+def test_virtual_columns_are_nowhere(make_server: MakeServer, make_captured: MakeCaptured) -> None:
+    """The server does not send them, so what is read again does not have them either."""
+    database = Database.create(make_server(bundled_bin_dir(18)))
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED,"
+        " thrice int GENERATED ALWAYS AS (id * 3) VIRTUAL)"
+    )
+    database.execute("INSERT INTO t SELECT generate_series(1, 3)")
+    captured = make_captured(database)
+    captured.execute("INSERT INTO t VALUES (4)")
+    request = refresh(captured)
+    captured.capture()
+    captured.execute("ALTER TABLE t ADD four int GENERATED ALWAYS AS (id * 4) VIRTUAL")
+    again = refresh(captured, keys=(("2",),))
+    captured.capture()
+    for asked, rows in ((request, 4), (again, 1)):
+        standing = store_of(captured).standing(asked.id)
+        assert (standing.state, standing.rows) == ("done", rows)
+    found = sorted(reads(captured), key=lambda row: int(row["id"]))
+    assert found[0] == {"id": "1", "twice": "2"}
+    assert len(found) == 5
+    assert all(row.keys() == {"id", "twice"} for row in found)
+    captured.check_log()

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import threading
-from datetime import UTC, datetime
 
 import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
-from pgtide.position import Lsn
-from pgtide.verify import logged_keys
-from pgtide.verify.moment import Moment
+from pgtide.postgres.visibility import Visibility
 from tests.fixtures.capture import MakeCaptured
 from tests.fixtures.databases import Database
 from tests.fixtures.postgres import MakeServer
@@ -59,7 +56,7 @@ INSERT INTO bag VALUES (1), (1), (2);
         found = table_report(report, "bag")
         assert (found.equal, found.in_flight, found.rows) == (True, 1, 2)
         with monkeypatch.context() as naive:
-            naive.setattr(logged_keys, "_hidden", lambda xids, moment: np.zeros(len(xids), bool))
+            naive.setattr(Visibility, "hides", lambda self, xids: np.zeros(len(xids), bool))
             found = table_report(verify(spark, config), "t")
             assert (found.missing, found.extra, found.different) == (1, 1, 1)
     finally:
@@ -71,9 +68,8 @@ INSERT INTO bag VALUES (1), (1), (2);
 @pytest.mark.parametrize("epoch", [0, 1, 7])
 def test_ids_of_32_bits_are_widened(epoch: int) -> None:
     xmax = (epoch << 32) + 5
-    running = frozenset({(epoch << 32) + 3, (epoch << 32) - 2})
-    moment = Moment(Lsn(1), Lsn(2), xmax, running, datetime.now(UTC))
-    assert [moment.sees(xid) for xid in (4, 3, 5, 6, 2)] == [True, False, False, False, True]
+    visibility = Visibility(xmax - 7, xmax, ((epoch << 32) - 2, (epoch << 32) + 3))
+    hidden = visibility.hides(np.array([4, 3, 5, 6, 2, 2**32 - 1, 2**32 - 2]))
+    assert hidden.tolist()[:5] == [False, True, True, True, False]
     if epoch:
-        assert moment.sees(2**32 - 1)
-        assert not moment.sees(2**32 - 2)
+        assert hidden.tolist()[5:] == [False, True]

@@ -275,6 +275,7 @@ def _layout(item: Mapping[str, Any]) -> Shape:
                 element_oid=column.get("element_oid", 0),
             )
             for column in item["columns"]
+            if column["generated"] != "v"  # computed by whoever asks, never sent
         ),
         replica_identity=item["replica_identity"],
         root_oid=root["oid"],

@@ -30,7 +30,7 @@ from pgtide.position import Lsn
 from pgtide.postgres.catalog import read_layouts
 from pgtide.postgres.connection import SqlConnection
 from pgtide.postgres.publication import insert_name
-from pgtide.postgres.published import read_column_lists
+from pgtide.postgres.published import read_published
 from pgtide.wal.decoder import Chunk, Decoder
 
 IDLE_COMMIT_INTERVAL_S = 10.0  # commits that carry only a position, at most this often
@@ -76,8 +76,7 @@ class Flow:
             key=start.key,
             live_layout=lambda oid: read_layouts(side, oid=oid).get(oid),
             on_ddl=self._on_ddl,
-            generated=start.publishes_generated,
-            column_lists=read_column_lists(side, start.stream.publications),
+            published=read_published(side, start.stream.publications),
         )
         self._decoder = Decoder(self._catalog, resume=writer.position)
         self._buffer = RowBuffer(writer, config.log.buffer, encoder)

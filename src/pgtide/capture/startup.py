@@ -40,7 +40,6 @@ class Start:
     stream: Stream
     timeline: int
     key: SigningKey | None
-    publishes_generated: bool
 
 
 def check_source(config: Config, conn: SqlConnection, log: LogWriter) -> Start:
@@ -58,7 +57,6 @@ def check_source(config: Config, conn: SqlConnection, log: LogWriter) -> Start:
         stream=Stream(slot, publications, config.source.origin, conn.info.server_version),
         timeline=timeline,
         key=SigningKey.of(key) if key else None,
-        publishes_generated=_publishes_generated(conn, publications),
     )
 
 
@@ -152,13 +150,3 @@ def _check_not_rewound(position: Lsn, server: Lsn) -> None:
             "it was restored from a backup, or lost its last writes.",
             hint="Start over: pgtide destroy --yes, a new log.path, pgtide init",
         )
-
-
-def _publishes_generated(conn: SqlConnection, names: tuple[str, ...]) -> bool:
-    if conn.info.server_version < 180_000:
-        return False
-    row = conn.execute(
-        "SELECT bool_or(pubgencols = 's') FROM pg_catalog.pg_publication WHERE pubname = ANY(%s)",
-        [list(names)],
-    ).fetchone()
-    return bool(row and row[0])

@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from pgtide.log.shapes import ShapeStore
 from pgtide.position import Lsn, Position
 from pgtide.postgres.catalog import selects
 from pgtide.postgres.ddl_trigger import PREFIX, SPACER_PREFIX
+from pgtide.postgres.published import PublishedTables
 from pgtide.shape import Column, Shape
 from pgtide.wal.decoder import LoggedMessage, Watermark
 from pgtide.wal.messages import LogicalMessage, Relation, RelationColumn, TypeName
@@ -64,16 +65,14 @@ class TableCatalog:
         key: SigningKey | None,
         live_layout: Callable[[int], Shape | None],
         on_ddl: Callable[[DdlCommand, Lsn, int], None],
-        generated: bool,
-        column_lists: Mapping[int, frozenset[int]] | None = None,
+        published: PublishedTables,
     ) -> None:
         self._shapes = shapes
         self._patterns = patterns
         self._key = key
         self._live_layout = live_layout
         self._on_ddl = on_ddl
-        self._generated = generated
-        self._column_lists = column_lists or {}
+        self._published = published
         self._layouts = dict(shapes.current)
         self._announced: dict[int, Relation] = {}
         self._type_names: dict[int, str] = {}
@@ -172,19 +171,12 @@ class TableCatalog:
 
     def _sent(self, layout: Shape) -> Shape:
         """The layout without the columns that the publication does not carry."""
-        listed = self._listed(layout)
-        if self._generated or layout.oid in self._column_lists:
-            return listed
-        columns = tuple(column for column in layout.columns if not column.generated)
-        return replace(layout, columns=columns)
+        return self._published.of(layout.oid).of(layout)
 
     def _listed(self, layout: Shape) -> Shape:
         """The layout with the columns of a list, if the publication has one for the table."""
-        listed = self._column_lists.get(layout.oid)
-        if listed is None:
-            return layout
-        columns = tuple(column for column in layout.columns if column.attnum in listed)
-        return replace(layout, columns=columns)
+        published = self._published.of(layout.oid)
+        return layout if published.attnums is None else published.of(layout)
 
     def _describes(self, layout: Shape, relation: Relation) -> bool:
         return _describes(self._listed(layout), relation)

@@ -16,9 +16,9 @@ import typer
 
 from pgtide.cli.invocation import Invocation
 from pgtide.cli.snapshot import ATTACHED
+from pgtide.cli.stopping import stop_on_signals
 
 if TYPE_CHECKING:
-    from pgtide.capture.engine import Capture
     from pgtide.capture.progress import Progress
 
 logger = logging.getLogger("pgtide.capture")
@@ -57,7 +57,7 @@ def command(
             return code
     reporter = _Reporter(quiet=invocation.json)
     capture = Capture(invocation.config, on_progress=reporter)
-    _stop_on_signals(capture)
+    stop_on_signals(capture.stop)
     if invocation.config.source.snapshot == "incremental":
         logger.info("rows from before the slot was made are not part of the log yet")
     with reporter:
@@ -85,16 +85,6 @@ def _take_snapshot(invocation: Invocation) -> int:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: process.terminate())
         return process.wait()
-
-
-def _stop_on_signals(capture: Capture) -> None:
-    def stop(number: int, frame: Any) -> None:
-        capture.stop()
-        # A second signal ends the process at once; that is safe as well, only less tidy.
-        signal.signal(number, signal.SIG_DFL)
-
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGTERM, stop)
 
 
 def _summary(progress: Progress) -> dict[str, Any]:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pgtide.cli.attached import command_line
 from pgtide.cli.invocation import Invocation
+from pgtide.cli.stopping import stop_on_signals
 from pgtide.errors import ConfigError, TableParked
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pgtide.config import Config
-    from pgtide.pipeline.supervisor import Supervisor
 
 
 def command(
@@ -78,7 +77,7 @@ def _take_snapshot(config: Config, spark: SparkSession, *, quiet: bool) -> bool:
     from pgtide.cli import snapshot
 
     stop = threading.Event()
-    snapshot.stop_on_signals(stop)
+    stop_on_signals(stop.set)
     taken = snapshot.take(config, spark, None, stop, quiet=quiet)
     if taken.progress.stage != "done":
         return False
@@ -99,7 +98,7 @@ def _run(
     def open_session() -> SparkSession:
         if not started:
             started.append(spark_session(config))
-        stop_on_signals(supervisor)  # PySpark has put its own handler there
+        stop_on_signals(supervisor.stop)  # Spark has started by now
         return started[0]
 
     with RunReporter(config, quiet=invocation.json) as reporter:
@@ -111,7 +110,7 @@ def _run(
             until_current=until_current,
             tick=reporter,
         )
-        stop_on_signals(supervisor)
+        stop_on_signals(supervisor.stop)
         supervisor.run()
     with beside_events(config, names):
         if invocation.json:
@@ -172,13 +171,3 @@ def spark_session(config: Config) -> SparkSession:
 
     stores = object_store_settings(config.log.storage)
     return start({**stores, "spark.master": config.spark.master, **config.spark.conf})
-
-
-def stop_on_signals(supervisor: Supervisor) -> None:
-    def stop(number: int, frame: Any) -> None:
-        supervisor.stop()
-        # A second signal ends the process at once; that is safe as well, only less tidy.
-        signal.signal(number, signal.SIG_DFL)
-
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGTERM, stop)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import threading
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +11,7 @@ import typer
 
 from pgtide.cli.invocation import Invocation
 from pgtide.cli.marks import print_line
+from pgtide.cli.stopping import stop_on_signals
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,13 +58,13 @@ def command(
     config = invocation.config
     request = Request(tuple(tables or ()), parse_conditions(where or ()))
     stop = threading.Event()
-    stop_on_signals(stop)
+    stop_on_signals(stop.set)
     if os.environ.get(ATTACHED):
         threading.Thread(target=_until_left_alone, args=(stop,), daemon=True).start()
     check_request(config, request)
     spark = spark_session(config)
     try:
-        stop_on_signals(stop)  # PySpark has put its own handler there
+        stop_on_signals(stop.set)
         taken = take(config, spark, request, stop, quiet=invocation.json)
     finally:
         spark.stop()
@@ -94,17 +94,6 @@ def take(
         return take_patiently(
             lambda: InitialSnapshot(config, spark, request, stop=stop, on_progress=reporter), stop
         )
-
-
-def stop_on_signals(stop: threading.Event) -> None:
-    """Let SIGINT and SIGTERM end it cleanly, a second one at once."""
-
-    def handle(number: int, frame: Any) -> None:
-        stop.set()
-        signal.signal(number, signal.SIG_DFL)
-
-    signal.signal(signal.SIGINT, handle)
-    signal.signal(signal.SIGTERM, handle)
 
 
 def document(taken: InitialSnapshot) -> dict[str, Any]:

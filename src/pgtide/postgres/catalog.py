@@ -43,7 +43,9 @@ JOIN pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN tree t ON t.oid = c.oid AND t.root <> c.oid
 LEFT JOIN pg_class r ON r.oid = t.root
 LEFT JOIN pg_namespace rn ON rn.oid = r.relnamespace
+-- Virtual columns are computed by whoever asks for them; nobody sends them.
 LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+  AND a.attgenerated <> 'v'
 LEFT JOIN domains d ON d.oid = a.atttypid
 -- int2vector and other types with elements that are no arrays are no type's array type.
 LEFT JOIN pg_type ty ON ty.oid = coalesce(d.base, a.atttypid)

@@ -1,4 +1,4 @@
-"""What a publication sends of a table: columns and rows, so that a copy has the same."""
+"""What publications send of a table: columns and rows, so that a copy has the same."""
 
 from __future__ import annotations
 
@@ -8,12 +8,29 @@ from dataclasses import dataclass, replace
 from pgtide.postgres.connection import SqlConnection
 from pgtide.shape import Shape
 
+LIMITS_VERSION = 150_000  # lists of columns and row filters
+GENERATED_VERSION = 180_000  # generated columns
+
+# Limits of a table that another publication sends without any do not hold: it sends every row
+# that one of them lets pass. Those of a partitioned table say nothing about its partitions.
+_LIMITED = """
+SELECT r.prrelid::bigint, r.prattrs::smallint[], pg_get_expr(r.prqual, r.prrelid)
+FROM pg_publication_rel r
+JOIN pg_publication p ON p.oid = r.prpubid
+JOIN pg_class c ON c.oid = r.prrelid
+WHERE p.pubname = ANY (%(names)s) AND NOT EXISTS (
+    SELECT FROM pg_publication o
+    WHERE o.pubname = ANY (%(names)s) AND (o.puballtables OR EXISTS (
+        SELECT FROM pg_publication_namespace s
+        WHERE s.pnpubid = o.oid AND s.pnnspid = c.relnamespace)))
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Published:
     """The part of a table that is published."""
 
-    columns: frozenset[str] | None = None  # None: all
+    attnums: frozenset[int] | None = None  # None: all
     generated: bool = False  # whether all includes what is generated and stored
     row_filter: str | None = None  # an SQL condition
 
@@ -23,68 +40,55 @@ class Published:
             column
             for column in shape.columns
             if (
-                column.name in self.columns
-                if self.columns is not None
+                column.attnum in self.attnums
+                if self.attnums is not None
                 else self.generated or not column.generated
             )
         )
         return replace(shape, columns=sent)
 
 
-def read_published(conn: SqlConnection, publications: Sequence[str], oid: int) -> Published:
-    """What is sent of a table that is published, be it by itself or with all others.
+@dataclass(frozen=True, slots=True)
+class PublishedTables:
+    """The part of each table that is published, if the table is."""
 
-    Leaves are published, not roots: a list or filter of the root's says nothing about them.
-    """
+    limited: dict[int, Published]
+    generated: bool
+
+    def of(self, oid: int) -> Published:
+        return self.limited.get(oid) or Published(generated=self.generated)
+
+
+def read_published(conn: SqlConnection, publications: Sequence[str]) -> PublishedTables:
+    """What these publications send, taken together."""
     version = conn.info.server_version
-    stored = version >= 180_000 and _stored(conn, publications)
-    if version < 150_000:
-        return Published()
-    found = conn.execute(
-        """
-        SELECT (SELECT array_agg(a.attname::text) FROM pg_catalog.pg_attribute a
-                WHERE a.attrelid = r.prrelid AND a.attnum = ANY (r.prattrs)),
-               pg_catalog.pg_get_expr(r.prqual, r.prrelid)
-        FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid
-        WHERE p.pubname = ANY (%s) AND r.prrelid = %s
-        """,
-        [list(publications), oid],
-    ).fetchall()
-    # The server sends the columns of any of them, and rows that one of them lets pass.
-    lists = [names for names, _ in found]
-    filters = [condition for _, condition in found]
+    generated = version >= GENERATED_VERSION and _sends_generated(conn, publications)
+    if version < LIMITS_VERSION:
+        return PublishedTables({}, generated)
+    found: dict[int, list[tuple[list[int] | None, str | None]]] = {}
+    for oid, attnums, row_filter in conn.execute(_LIMITED, {"names": list(publications)}):
+        found.setdefault(oid, []).append((attnums, row_filter))
+    limited = {oid: _together(limits, generated) for oid, limits in found.items()}
+    return PublishedTables(limited, generated)
+
+
+def _together(
+    limits: Sequence[tuple[Sequence[int] | None, str | None]], generated: bool
+) -> Published:
+    lists = [attnums for attnums, _ in limits if attnums is not None]
+    filters = [row_filter for _, row_filter in limits if row_filter is not None]
     return Published(
-        columns=None if None in lists or not lists else frozenset().union(*lists),
-        generated=stored,
-        row_filter=None
-        if None in filters or not filters
-        else " OR ".join(f"({condition})" for condition in filters),
+        attnums=frozenset().union(*lists) if len(lists) == len(limits) else None,
+        generated=generated,
+        row_filter=" OR ".join(f"({condition})" for condition in filters)
+        if len(filters) == len(limits)
+        else None,
     )
 
 
-def read_column_lists(
-    conn: SqlConnection, publications: Sequence[str]
-) -> dict[int, frozenset[int]]:
-    """The attnums that are sent, of tables that are published with a list of columns."""
-    if conn.info.server_version < 150_000:
-        return {}
-    found = conn.execute(
-        """
-        SELECT r.prrelid::bigint, r.prattrs::smallint[]
-        FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid
-        WHERE p.pubname = ANY (%s) AND r.prattrs IS NOT NULL
-        """,
-        [list(publications)],
-    )
-    lists: dict[int, frozenset[int]] = {}
-    for oid, attnums in found:
-        lists[oid] = lists.get(oid, frozenset()) | frozenset(attnums)
-    return lists
-
-
-def _stored(conn: SqlConnection, publications: Sequence[str]) -> bool:
+def _sends_generated(conn: SqlConnection, publications: Sequence[str]) -> bool:
     row = conn.execute(
-        "SELECT bool_or(pubgencols = 's') FROM pg_catalog.pg_publication WHERE pubname = ANY (%s)",
+        "SELECT bool_or(pubgencols = 's') FROM pg_publication WHERE pubname = ANY (%s)",
         [list(publications)],
     ).fetchone()
     return bool(row and row[0])

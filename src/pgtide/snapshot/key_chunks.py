@@ -95,7 +95,7 @@ class KeyedTable:
             if shape is None:
                 raise TableGone("the table was dropped")
             if self._published is None:  # it cannot change while a capture runs
-                self._published = read_published(self.conn, self.publications, self.oid)
+                self._published = read_published(self.conn, self.publications).of(self.oid)
             sent = self._published.of(shape)
             if not sent.keys:
                 raise keyless(shape.name)

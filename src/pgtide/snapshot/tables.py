@@ -18,13 +18,13 @@ from pgtide.config.patterns import TablePatterns
 from pgtide.errors import PrivilegeMissing
 from pgtide.postgres.catalog import read_layouts, selects
 from pgtide.postgres.connection import SqlConnection
+from pgtide.postgres.published import read_published
 from pgtide.shape import Shape
 
-GENERATED_LISTED_VERSION = 180_000  # from here on the catalog says which generated columns are sent
 SHOWN = 10  # tables that an error names
 
 _PUBLISHED = """
-SELECT c.oid::bigint, to_jsonb(p) -> 'attnames', to_jsonb(p) ->> 'rowfilter'
+SELECT c.oid::bigint
 FROM pg_publication_tables p
 JOIN pg_namespace n ON n.nspname = p.schemaname
 JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
@@ -113,8 +113,8 @@ def select_tables(
 
     ``where``: SQL conditions by name of a table, its own or its root's.
     """
-    version = conn.info.server_version
-    published = _published(conn, publications)
+    published = {oid for (oid,) in conn.execute(_PUBLISHED, [list(publications)])}
+    sent = read_published(conn, publications)
     chosen: list[Copied] = []
     others: list[Shape] = []
     layouts = read_layouts(conn)
@@ -122,11 +122,11 @@ def select_tables(
         if not all(selects(each, shape) for each in patterns):
             continue
         if oid in published:
-            columns, row_filter = published[oid]
+            part = sent.of(oid)
             condition = where.get(shape.name) or where.get(
                 f"{shape.root_schema}.{shape.root_table}"
             )
-            chosen.append(Copied(_sent(shape, columns, version), (), row_filter, condition))
+            chosen.append(Copied(part.of(shape), (), part.row_filter, condition))
         else:
             others.append(shape)
     tables = _with_heaps(conn, chosen)
@@ -141,32 +141,6 @@ def select_tables(
         if all(each.matches(schema, table) for each in patterns):
             left_out.append(f"{kind} {schema}.{table}")
     return Selection(tuple(tables), tuple(others), tuple(left_out))
-
-
-def _published(
-    conn: SqlConnection, publications: Sequence[str]
-) -> dict[int, tuple[list[str] | None, str | None]]:
-    """Columns and row filter by oid; None: all of them. Several publications add up."""
-    found: dict[int, tuple[list[str] | None, str | None]] = {}
-    for oid, columns, row_filter in conn.execute(_PUBLISHED, [list(publications)]):
-        if oid in found:
-            _, other = found[oid]
-            both = None if None in (row_filter, other) else f"({other}) OR ({row_filter})"
-            found[oid] = (columns, both)
-        else:
-            found[oid] = (columns, row_filter)
-    return found
-
-
-def _sent(shape: Shape, names: list[str] | None, version: int) -> Shape:
-    """The layout with the columns that are sent, as a Relation message would tell them."""
-    trusted = names is not None and version >= GENERATED_LISTED_VERSION
-    columns = [
-        column
-        for column in shape.columns
-        if (names is None or column.name in names) and (trusted or not column.generated)
-    ]
-    return replace(shape, columns=tuple(columns))
 
 
 def _with_heaps(conn: SqlConnection, tables: Sequence[Copied]) -> list[Copied]:

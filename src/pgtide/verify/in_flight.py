@@ -61,10 +61,11 @@ def _events(spark: SparkSession, log: Storage, plan: TablePlan, moment: Moment) 
 
 def _unseen(moment: Moment) -> Column | None:
     """Whether the snapshot does not see a transaction that was committed before it was taken."""
-    full = F.pmod(F.col("xid") - moment.xmax + 2**31, F.lit(2**32)) - 2**31 + F.lit(moment.xmax)
-    unseen = full >= moment.xmax
-    if moment.running:
-        unseen = unseen | full.isin(*moment.running)
+    xmax, running = moment.visibility.xmax, moment.visibility.running
+    full = F.pmod(F.col("xid") - xmax + 2**31, F.lit(2**32)) - 2**31 + F.lit(xmax)
+    unseen = full >= xmax
+    if running:
+        unseen = unseen | full.isin(*running)
     if moment.oldest is None:
         return unseen
     day = F.col("day") >= F.lit(moment.oldest.date())

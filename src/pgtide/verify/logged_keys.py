@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 from pyarrow import compute
 
 from pgtide.log.files import open_input
@@ -66,7 +65,7 @@ def _keys(parquet: Any, group: int, plan: TablePlan, moment: Moment) -> Iterator
         pc.is_in(numbers["op"].cast(pa.string()), value_set=pa.array(ROW_OPS)),
     )
     xids = numbers["xid"].fill_null(0).to_numpy()
-    unseen = _hidden(xids, moment) & numbers["xid"].is_valid().to_numpy()
+    unseen = moment.visibility.hides(xids) & numbers["xid"].is_valid().to_numpy()
     late = numbers["lsn"].to_numpy() > int(moment.before)
     chosen = np.flatnonzero(mine.to_numpy() & (late | unseen))
     if not len(chosen):
@@ -82,9 +81,3 @@ def _keys(parquet: Any, group: int, plan: TablePlan, moment: Moment) -> Iterator
             if len(sent):
                 texts = [pc.list_element(sent, index).to_pylist() for index in indexes]
                 yield from (key for key in zip(*texts, strict=True) if None not in key)
-
-
-def _hidden(xids: NDArray[np.int64], moment: Moment) -> NDArray[np.bool_]:
-    full = moment.xmax + (xids - moment.xmax + 2**31) % 2**32 - 2**31
-    hidden: NDArray[np.bool_] = full >= moment.xmax
-    return hidden | np.isin(full, np.array(sorted(moment.running), np.int64))

@@ -29,6 +29,7 @@ import psycopg
 from pgtide.errors import SourceExhausted, Yielded
 from pgtide.position import Lsn
 from pgtide.postgres.connection import SqlConnection, connect, translate
+from pgtide.postgres.visibility import Visibility
 
 NAME = "pgtide verify"
 LOCK_TIMEOUT_S = 3
@@ -62,14 +63,8 @@ class Moment:
 
     before: Lsn
     after: Lsn
-    xmax: int  # 64 bits
-    running: frozenset[int]  # transactions below xmax that it does not see
-    oldest: datetime | None  # none of them was committed before; None: that cannot be told
-
-    def sees(self, xid: int) -> bool:
-        """Whether a transaction of the log, with 32 bits of its id, is seen."""
-        full = self.xmax + ((xid - self.xmax + 2**31) % 2**32) - 2**31
-        return full < self.xmax and full not in self.running
+    visibility: Visibility
+    oldest: datetime | None  # nothing hidden was committed before; None: that cannot be told
 
 
 class SourceMoment:
@@ -113,7 +108,7 @@ class SourceMoment:
             oldest = _value(probe, _OLDEST)
             before = Lsn.parse(_value(probe, "SELECT pg_current_wal_insert_lsn()::text"))
             name = _value(keeper, "SELECT pg_export_snapshot()")
-            _, xmax, running = _value(keeper, "SELECT pg_current_snapshot()::text").split(":")
+            seen = Visibility.parse(_value(keeper, "SELECT pg_current_snapshot()::text"))
             after = Lsn.parse(_value(probe, "SELECT pg_current_wal_insert_lsn()::text"))
             nudge(probe)
         for session in self.sessions:
@@ -121,8 +116,7 @@ class SourceMoment:
         return Moment(
             before=before,
             after=after,
-            xmax=int(xmax),
-            running=frozenset(int(xid) for xid in running.split(",") if xid),
+            visibility=seen,
             oldest=None if oldest is None else oldest - CLOCK_SLACK,
         )
 

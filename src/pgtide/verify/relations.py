@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from psycopg import sql
 
 from pgtide.postgres.connection import SqlConnection
 from pgtide.postgres.publication import insert_name
+from pgtide.postgres.published import read_published
 from pgtide.shape import Shape
 
 SEGMENT_PAGES = 2_048  # that are read at once, at least
@@ -20,12 +21,11 @@ SELECT c.oid::bigint, c.relkind::text, c.reltuples::bigint,
        pg_relation_size(c.oid) / current_setting('block_size')::bigint
 FROM pg_class c WHERE c.oid = ANY (%s::oid[])
 """
-# As JSON: row filters came with Postgres 15.
 _PUBLISHED = """
-SELECT t.schemaname, t.tablename, to_jsonb(t) ->> 'rowfilter',
-       p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate
+SELECT t.schemaname, t.tablename,
+       bool_or(p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate)
 FROM pg_publication_tables t JOIN pg_publication p ON p.pubname = t.pubname
-WHERE t.pubname = ANY (%s)
+WHERE t.pubname = ANY (%s) GROUP BY 1, 2
 """
 
 
@@ -65,35 +65,34 @@ def read_relations(
     wanted = [shape.oid for shapes in members.values() for shape in shapes]
     facts = {oid: rest for oid, *rest in connection.execute(_FACTS, [wanted])}
     names = [slot, insert_name(slot)]
-    published: dict[tuple[str, str], tuple[Any, ...]] = {}
-    for schema, table, condition, everything in connection.execute(_PUBLISHED, [names]):
-        if everything or (schema, table) not in published:
-            published[schema, table] = (condition, everything)
+    whole = {(row[0], row[1]): row[2] for row in connection.execute(_PUBLISHED, [names])}
+    sent = read_published(connection, names)
     found = {}
     for root, shapes in members.items():
         holding = [shape for shape in shapes if facts.get(shape.oid, ["p"])[0] == "r"]
         found[root] = tuple(
-            _relation(shape, facts[shape.oid], published.get((shape.schema, shape.table)))
+            replace(
+                _relation(shape, facts[shape.oid], whole.get((shape.schema, shape.table))),
+                condition=sent.of(shape.oid).row_filter or "",
+            )
             for shape in holding
         )
     return found
 
 
-def _relation(shape: Shape, facts: list[Any], published: tuple[Any, ...] | None) -> Relation:
+def _relation(shape: Shape, facts: list[Any], whole: bool | None) -> Relation:
+    """``whole``: whether every kind of change is published; None: nothing is."""
     _, rows, pages = facts
-    refused, condition = "", None
-    if published is None:
+    refused = ""
+    if whole is None:
         refused = f"{shape.name} is not in the publication"
-    else:
-        condition, everything = published
-        if not everything:
-            refused = f"updates and deletes of {shape.name} are not captured"
+    elif not whole:
+        refused = f"updates and deletes of {shape.name} are not captured"
     return Relation(
         name=quoted_name(shape),
         oid=shape.oid,
         pages=pages,
         # Never analysed: about a hundred rows a page.
         rows=rows if rows > 0 else pages * 100,
-        condition=condition or "",
         refused=refused,
     )
