@@ -10,14 +10,19 @@ import signal
 import subprocess
 import sys
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
 import pgtide
 from pgtide.cli import run_command as run
+from pgtide.demo.live import Screen
+from pgtide.demo.run import interruptible
+from pgtide.demo.running import Running
 from pgtide.spark import java
 from tests.fixtures.waiting import wait_until
 
@@ -123,11 +128,15 @@ def test_an_interrupted_demo_cleans_up(
         stderr=subprocess.STDOUT,
         text=True,
     )
-    wait_until(lambda: when(scratch), "pgtide to run", PATIENCE_S)
-    assert any("pgtide" in process for process in processes_of(scratch))
-    demo.send_signal(number)
-    shown, _ = demo.communicate(timeout=60)
-    assert (demo.returncode, shown) == (130, "")
+    try:
+        wait_until(lambda: when(scratch), "pgtide to run", PATIENCE_S)
+        assert any("pgtide" in process for process in processes_of(scratch))
+        demo.send_signal(number)
+        shown, _ = demo.communicate(timeout=60)
+    finally:
+        demo.kill()  # nothing, where it has ended
+        rest = demo.communicate()[0] if demo.returncode is None else ""
+    assert (demo.returncode, shown, rest) == (130, "", "")
     assert_nothing_left(scratch)
 
 
@@ -163,3 +172,22 @@ def test_json(scratch: Path) -> None:
     assert summary["pivot"]["rows"] == summary["pivot"]["expected"] > 0
     assert all(answer["answer"] == answer["counted"] for answer in summary["pivot"]["answers"])
     assert_nothing_left(scratch)
+
+
+def test_an_interruption_that_python_drops_is_heard_all_the_same() -> None:
+    """An exception that a weak reference's callback raises is printed and forgotten."""
+
+    class Thing:
+        pass
+
+    thing = Thing()
+    dropped: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch, interruptible() as interrupted:
+        patch.setattr(sys, "unraisablehook", dropped.append)
+        kept = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGINT))
+        del thing
+        assert kept() is None
+        assert [error.exc_type for error in dropped] == [KeyboardInterrupt]
+        running = Running(Screen(quiet=True), Path("/"), Path("/"), interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            running.require_life()

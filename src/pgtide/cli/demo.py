@@ -45,8 +45,8 @@ def command(
     as_json = ctx.ensure_object(Invocation).json
     screen = Screen(quiet=as_json)
     screen.say("A small shop in a Postgres of its own; its tables in a lake, as it happens.\n")
-    demo = Demo(screen, keep.absolute() if keep else None, seconds)
-    with interruptible():
+    with interruptible() as interrupted:
+        demo = Demo(screen, keep.absolute() if keep else None, seconds, interrupted)
         results = demo.run()
     if as_json:
         print(json.dumps(document(results, demo.clock.stages)))

@@ -69,12 +69,17 @@ class Clock:
 class Demo:
     """One run of the demo."""
 
-    def __init__(self, screen: Screen, keep: Path | None, seconds: float) -> None:
+    def __init__(
+        self, screen: Screen, keep: Path | None, seconds: float, interrupted: threading.Event
+    ) -> None:
+        """``interrupted`` as ``interruptible`` gives it."""
         self.screen = screen
+        self._interrupted = interrupted
         self.clock = Clock()
         self._keep = keep
         self._seconds = seconds
         self._failure: BaseException | None = None
+        self._business = threading.Thread(target=self._do_business, name="shop", daemon=True)
         self._over = threading.Event()
         self._expected: tuple[int, float] | None = None  # batches of the pipelines, and since when
 
@@ -104,7 +109,7 @@ class Demo:
         self._home.mkdir(parents=True, exist_ok=True)
         self._config = self._home / "pgtide.yaml"
         self._config.write_text(CONFIG.format(url=server.url()))
-        self._running = Running(self.screen, self._home, scratch)
+        self._running = Running(self.screen, self._home, scratch, self._interrupted)
         self._init()
         stack.callback(self._end)
         with self.clock.stage("start capture"):
@@ -152,22 +157,24 @@ class Demo:
     def _watch(self) -> None:
         """Print what arrives while the shop, in another thread, does business."""
         self.screen.say("  visible       position event    table     values", "dim")
-        business = threading.Thread(target=self._business, name="shop", daemon=True)
-        business.start()
+        self._business.start()
         with self.clock.stage("the shop's day"):
             self._print_until_closing()
-            business.join()
+            self._business.join()
 
     def _print_until_closing(self) -> None:
         deadline = time.monotonic() + self._seconds + 2 * PATIENCE_S
 
         def give_up() -> bool:
-            return self._failure is not None or time.monotonic() > deadline
+            over = self._failure is not None or self._interrupted.is_set()
+            return over or time.monotonic() > deadline
 
         for event in Log(self._home / "log").events(follow=True, stop=give_up):
             self.screen.event(event)
             if event.payload and event.payload.get("prefix") == workload.CLOSING:
                 return
+        if self._interrupted.is_set():
+            raise KeyboardInterrupt
         raise self._failure or PgtideError(
             "the last event did not arrive", detail=self._running.said()
         )
@@ -175,10 +182,12 @@ class Demo:
     def _end(self) -> None:
         self._over.set()
         self._running.end()
+        if self._business.is_alive():  # before its connection is closed
+            self._business.join(PATIENCE_S)
 
     # -- the shop, in a thread of its own --------------------------------------------
 
-    def _business(self) -> None:
+    def _do_business(self) -> None:
         shop, traffic = self._shop, day.busy()
         try:
             self._expect_pipelines(0)
@@ -228,14 +237,23 @@ def _directory() -> Iterator[str]:
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
-    """SIGTERM ends the demo as Ctrl-C does: by cleaning up."""
+def interruptible() -> Iterator[threading.Event]:
+    """SIGTERM ends the demo as Ctrl-C does: by cleaning up.
+
+    The event is set then as well. Python drops an exception that is raised while a weak
+    reference's callback runs, as it does at the end of every import; who waits looks at it.
+    """
+    interrupted = threading.Event()
 
     def interrupt(number: int, frame: Any) -> None:
+        interrupted.set()
         raise KeyboardInterrupt
 
-    previous = signal.signal(signal.SIGTERM, interrupt)
+    previous = {
+        number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
-        yield
+        yield interrupted
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)

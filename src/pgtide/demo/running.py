@@ -36,8 +36,11 @@ OUTPUT_TAIL = 20  # lines
 class Running:
     """The process, started and killed by the shop's thread, ended by the other."""
 
-    def __init__(self, screen: Screen, home: Path, scratch: Path) -> None:
+    def __init__(
+        self, screen: Screen, home: Path, scratch: Path, interrupted: threading.Event
+    ) -> None:
         self._screen = screen
+        self._interrupted = interrupted
         self._config = home / "pgtide.yaml"
         self._log = home / "log"
         self._scratch = scratch
@@ -70,7 +73,7 @@ class Running:
             self._reader = threading.Thread(target=self._read, args=(process.stdout,))
             self._reader.start()
         self._screen.say(f"$ pgtide run           # process {process.pid}", "bold")
-        while self._capture_pid() is None:
+        while self._capture_pid() is None and not self._over:
             self.require_life()
             if time.time() - self._began > PATIENCE_S:
                 raise PgtideError("pgtide run captures nothing", detail=self.said())
@@ -142,7 +145,9 @@ class Running:
     # -- how it is ----------------------------------------------------------------------
 
     def require_life(self) -> None:
-        """Raise if it has ended by itself, or a pipeline has failed for good."""
+        """Raise if it has ended by itself, a pipeline has failed for good, or nobody waits."""
+        if self._interrupted.is_set():
+            raise KeyboardInterrupt
         process = self._process
         if process is not None and process.poll() is not None:
             raise PgtideError(
