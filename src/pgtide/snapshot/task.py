@@ -89,16 +89,22 @@ class Copier:
 
     def _log_rows(self, chunk: Chunk, seq: int, after: pa.ListArray[Any]) -> pa.RecordBatch:
         n = len(after)
+        zeros = np.zeros(n, np.int8)
+
+        def same(value: Any, kind: pa.DataType) -> pa.Array[Any]:
+            """A column of one value, dictionary encoded."""
+            return pa.DictionaryArray.from_arrays(zeros, pa.array([value], kind))
+
         return pa.RecordBatch.from_arrays(
             [
-                pa.repeat(pa.scalar(int(self.lsn), pa.int64()), n),
+                same(int(self.lsn), pa.int64()),
                 pa.array(np.arange(seq, seq + n, dtype=np.int64)),
                 pa.nulls(n, pa.int64()),
-                pa.repeat(pa.scalar(self.taken_at, pa.timestamp("us", tz="UTC")), n),
-                _same(n, "read"),
-                _same(n, chunk.schema),
-                _same(n, chunk.table),
-                pa.repeat(pa.scalar(chunk.shape, pa.int64()), n),
+                same(self.taken_at, pa.timestamp("us", tz="UTC")),
+                same("read", pa.string()),
+                same(chunk.schema, pa.string()),
+                same(chunk.table, pa.string()),
+                same(chunk.shape, pa.int64()),
                 pa.nulls(n, TEXT_LIST),
                 after,
                 pa.nulls(n, INT_LIST),
@@ -130,8 +136,3 @@ class _Pace:
             return
         self._due = max(self._due, time.monotonic() - 1.0) + rows / self._rate
         time.sleep(max(0.0, self._due - time.monotonic()))
-
-
-def _same(n: int, text: str) -> pa.Array[Any]:
-    """A column of one text, dictionary encoded."""
-    return pa.DictionaryArray.from_arrays(np.zeros(n, np.int8), pa.array([text], pa.string()))

@@ -100,6 +100,7 @@ def _fields(
     value = 0
     seen = np.int64(0)
     nulls = 0
+    store32(offsets, 0)
     for line in range(lines):
         set_field(state, LINE, line)
         for column in range(max(width, 1)):
@@ -162,22 +163,22 @@ def parse_lines(text: NDArray[np.uint8], lines: int, width: int) -> pa.ListArray
     size, values = len(text), lines * width
     if values > size or size > np.iinfo(np.int32).max - _WORD_BYTES:
         raise _malformed(FIELD_COUNT, 0)
-    data = np.empty(size + _WORD_BYTES, np.uint8)
-    offsets, valid = np.empty(values + 1, np.int32), np.empty(values, np.uint8)
-    offsets[0] = 0
+    # Of Arrow's pool, which keeps what is freed: the kernel would clear pages for every batch.
+    data, offsets = pa.allocate_buffer(size + _WORD_BYTES), pa.allocate_buffer(4 * (values + 1))
+    valid = np.empty(values, np.uint8)
     state = np.zeros(STATE_SIZE, np.int64)
     begin = text.ctypes.data
     why = _fields(
         begin, begin + size, lines, width,
-        data.ctypes.data, offsets.ctypes.data, valid.ctypes.data, state.ctypes.data,
+        data.address, offsets.address, valid.ctypes.data, state.ctypes.data,
     )  # fmt: skip
     if why != DONE:
         raise _malformed(why, int(state[LINE]))
     nulls = int(state[NULLS])
     texts = pa.StringArray.from_buffers(
         values,
-        pa.py_buffer(offsets.data),
-        pa.py_buffer(data[: int(state[USED])].data),
+        offsets,
+        data.slice(0, int(state[USED])),
         pa.py_buffer(np.packbits(valid, bitorder="little").data) if nulls else None,
         nulls,
     )
