@@ -140,3 +140,28 @@ def test_log_that_was_moved_away(config: Path, database: Database) -> None:
     )
     (config.parent / "log").rename(config.parent / "elsewhere")
     assert pgtide(config, "init") == 1
+
+
+def test_rows_that_the_role_may_not_read(
+    database: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Said before the snapshot fails; not where no rows are to be read."""
+    database.execute("CREATE TABLE keyed (id int PRIMARY KEY)")
+    config = tmp_path / "pgtide.yaml"
+
+    def checked(url: str, snapshot: str = "initial") -> str:
+        source = {"url": url, "slot": database.name, "admin_url": database.url}
+        settings = {"source": {**source, "snapshot": snapshot}, "log": {"path": "log"}}
+        config.write_text(json.dumps(settings))
+        pgtide(config, "init")
+        capsys.readouterr()
+        pgtide(config, "check", "--json")
+        lines = json.loads(capsys.readouterr().out)["checks"]
+        return " ".join(f"{c['level']} {c['hint']}" for c in lines if c["name"] == "history")
+
+    url = database.create_role("LOGIN REPLICATION")
+    refused = checked(url)
+    assert refused.startswith("fail As the owner of the tables run: GRANT SELECT")
+    assert checked(url, "never") == ""
+    database.execute(refused.partition("run: ")[2])
+    assert checked(url) == "ok "

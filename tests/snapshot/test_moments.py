@@ -297,6 +297,9 @@ def test_when_one_is_due(
         need.snapshot_due(captured.config)
     assert "pgtide snapshot" in caught.value.hint
     assert not need.snapshot_due(never)
+    take(captured, spark, "t", where={"public.t": "id > 0"})  # a part is not all
+    with pytest.raises(LogError, match="not the rows"):
+        need.snapshot_due(captured.config)
     take(captured, spark)
     assert not need.snapshot_due(captured.config)
 

@@ -35,6 +35,7 @@ def command(ctx: typer.Context) -> int:
     from pgtide.postgres.health import run_checks
 
     checks = [*run_checks(config, probe_log(config)), *check_sinks(config)]
+    checks += _history_checks(config)
     checks += _sql_checks(config)
     failed = any(check.level == "fail" for check in checks)
     with stdout_may_close():
@@ -44,6 +45,27 @@ def command(ctx: typer.Context) -> int:
             for check in checks:
                 print_line(check.level, f"{check.name}: {check.message}", check.hint)
     return 1 if failed else 0
+
+
+def _history_checks(config: Config) -> list[Check]:
+    """Whether the rows that are there already can be read, where they are to be."""
+    from pgtide.config import TablePatterns
+    from pgtide.errors import PrivilegeMissing
+    from pgtide.postgres.connection import connect
+    from pgtide.postgres.publication import publication_names
+    from pgtide.postgres.verdict import fail, ok
+    from pgtide.snapshot.tables import select_tables
+
+    if config.source.snapshot == "never":
+        return []
+    patterns = TablePatterns(config.source.tables)
+    with connect(config.source.url.reveal(), application_name="pgtide check") as conn:
+        names = publication_names(conn, config.source.slot)
+        try:
+            selection = select_tables(conn, names, [patterns], {})
+        except PrivilegeMissing as error:
+            return [fail("history", f"{error.message}: {error.detail}", error.hint)]
+    return [ok("history", f"the role may read the rows of {len(selection.tables)} tables")]
 
 
 def _sql_checks(config: Config) -> list[Check]:

@@ -284,7 +284,10 @@ class InitialSnapshot:
             [*before, *sorted(parts, key=_first_seq), *behind],
             held.point,
             session.start.timeline,
-            {history_app_id(self._config.source.slot): int(held.point)},
+            # Some tables are not the history of all.
+            {history_app_id(self._config.source.slot): int(held.point)}
+            if self._request.whole
+            else None,
         )
 
     # -- saying and waiting -----------------------------------------------------------
