@@ -8,8 +8,9 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from pgtide.config import Config
-from pgtide.snapshot.initial import InitialSnapshot, Request
+from pgtide.snapshot.initial import InitialSnapshot
 from pgtide.snapshot.progress import SnapshotProgress
+from pgtide.snapshot.request import Request
 from tests.fixtures.capture import Captured
 
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pgtide.config import Config
-    from pgtide.snapshot.initial import InitialSnapshot, Request
+    from pgtide.snapshot.initial import InitialSnapshot
+    from pgtide.snapshot.request import Request
 
 ATTACHED = "PGTIDE_ATTACHED"
 """In the environment of a snapshot that ends when its stdin does, with whoever started it."""
@@ -51,8 +52,7 @@ def command(
       pgtide snapshot --tables 'shop.*' --where "shop.orders=created > now() - interval '1 year'"
     """
     from pgtide.cli.run import spark_session
-    from pgtide.snapshot.conditions import parse_conditions
-    from pgtide.snapshot.initial import Request, check_request
+    from pgtide.snapshot.request import Request, check_request, parse_conditions
 
     invocation = ctx.ensure_object(Invocation)
     config = invocation.config

@@ -15,8 +15,8 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -29,24 +29,21 @@ from pgtide.capture.progress import Progress
 from pgtide.capture.session import CaptureSession
 from pgtide.capture.startup import check_publications
 from pgtide.capture.stream import advance
-from pgtide.config import Config, TablePatterns
+from pgtide.config import Config
 from pgtide.config.units import parse_window
 from pgtide.errors import LogError, SlotBusy, SourceError, SourceExhausted
-from pgtide.log.schema import CHANGES
 from pgtide.log.shapes import ShapeStore
 from pgtide.log.snapshot import newest_snapshot
 from pgtide.log.source import history_app_id
 from pgtide.log.storage import Storage
 from pgtide.position import Lsn
 from pgtide.postgres.connection import SqlConnection, connect, translate
-from pgtide.postgres.publication import publication_names
-from pgtide.postgres.slot import capture_pids
 from pgtide.snapshot.chunks import Chunk, plan_chunks, units
-from pgtide.snapshot.conditions import check_conditions, check_patterns
 from pgtide.snapshot.ending import Ending
-from pgtide.snapshot.keeper import LOCK_TIMEOUT, Held, Keeper, no_timeouts, not_free
+from pgtide.snapshot.keeper import APPLICATION, Held, Keeper
 from pgtide.snapshot.progress import OnProgress, SnapshotProgress, Stage
-from pgtide.snapshot.tables import Selection, select_tables
+from pgtide.snapshot.request import Request, capturing, requested
+from pgtide.snapshot.tables import Selection
 from pgtide.snapshot.task import Copier, Outcome
 
 if TYPE_CHECKING:
@@ -54,58 +51,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-APPLICATION = "pgtide snapshot"
 BUSY_PATIENCE_S = 3.0  # a capture that was killed leaves its lock for a moment
-
-
-@dataclass(frozen=True)
-class Request:
-    """Which tables, and which of their rows; all of them by default."""
-
-    tables: Sequence[str] = ()
-    where: Mapping[str, str] | None = None  # SQL by name, schema.table
-
-    @property
-    def whole(self) -> bool:
-        return not self.tables and not self.where
-
-
-def requested(
-    conn: SqlConnection, config: Config, request: Request, publications: Sequence[str]
-) -> Selection:
-    """The tables that a request means; raises if it means none, or the role may not read them."""
-    patterns = [TablePatterns(config.source.tables)]
-    if request.tables:
-        patterns.append(TablePatterns(request.tables))
-    selection = select_tables(conn, publications, patterns, request.where or {})
-    if request.tables:
-        check_patterns(patterns[-1], selection)
-    check_conditions(conn, request.where or {}, selection)
-    return selection
-
-
-def check_request(config: Config, request: Request) -> Selection:
-    """The same before Spark has started, and that nobody captures: the usual errors come fast."""
-    slot = config.source.slot
-    newest_snapshot(Storage(config.log.path, config.log.storage).child(CHANGES))
-    with connect(config.source.url.reveal(), application_name=APPLICATION) as conn:
-        try:
-            if capture_pids(conn, slot):
-                raise _busy()
-            no_timeouts(conn, lock_timeout=LOCK_TIMEOUT)
-            return requested(conn, config, request, publication_names(conn, slot))
-        except psycopg.errors.LockNotAvailable as exc:
-            raise not_free() from exc
-        except psycopg.Error as exc:
-            raise translate(exc) from exc
-
-
-def _busy() -> SlotBusy:
-    return SlotBusy(
-        "a capture is running",
-        detail="A snapshot needs the slot for itself.",
-        hint="While it runs, read tables again with: pgtide refresh TABLE",
-    )
 
 
 class InitialSnapshot:
@@ -187,7 +133,7 @@ class InitialSnapshot:
                 return CaptureSession(self._config, Progress(), self._stop, "bulk").__enter__()
             except SlotBusy as exc:
                 if time.monotonic() > deadline:
-                    raise _busy() from exc
+                    raise capturing() from exc
                 self._stop.wait(0.2)
 
     def _catch_up(self, session: CaptureSession, point: Lsn) -> None:

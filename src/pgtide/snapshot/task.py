@@ -29,9 +29,8 @@ from pgtide.position import Lsn
 from pgtide.postgres.connection import SqlConnection, connect, translate
 from pgtide.snapshot.chunks import Chunk
 from pgtide.snapshot.copying import copy_rows
-from pgtide.snapshot.keeper import no_timeouts
+from pgtide.snapshot.keeper import APPLICATION, no_timeouts
 
-APPLICATION = "pgtide snapshot"
 OWN_FILE_BYTES = 8 << 20  # of a file, compressed, after which the next table gets its own
 
 

@@ -11,7 +11,7 @@ Expressions for Spark need a session with ANSI mode off (integers as bytes) and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from psycopg import sql
 from pyspark.sql import types as t
@@ -41,18 +41,24 @@ class Canonical:
     oid: int  # of the type that Postgres sends
     size: int | None  # bytes; None: it varies
     source: str  # SQL of Postgres
-    target: Sql  # SQL of Spark: the value as binary
-    bits: tuple[str, str, str] | None = None  # Java's method whose result ``target`` reads
+    value: Sql  # SQL of Spark: the value, or a column that ``made`` makes of it
+    as_binary: Sql  # of ``value``: NULL where that is
+    bits: tuple[str, str, str] | None = None  # Java's method whose result is read
+    made: Sql | None = None  # what takes time to make, and is needed twice
 
     @property
-    def part(self) -> Sql:
-        """What Postgres sends of the value inside of a row, in Spark."""
+    def pieces(self) -> list[str]:
+        """What Postgres sends of the value inside of a row, in Spark. None of them is NULL.
+
+        Few and flat: each piece that is put together before is an array that Java has to make.
+        """
         oid = f"{self.oid:08X}"
-        if self.size is not None:
-            head = f"X'{oid}{self.size:08X}'"
-        else:
-            head = f"X'{oid}', CAST(octet_length({self.target}) AS BINARY)"
-        return Sql(f"coalesce(concat({head}, {self.target}), X'{oid}FFFFFFFF')")
+        binary = f"coalesce({self.as_binary}, X'')"
+        if self.size is None:
+            length = f"CAST(coalesce(octet_length({self.value}), -1) AS BINARY)"
+            return [f"X'{oid}'", length, binary]
+        there = f"X'{oid}{self.size:08X}'"
+        return [f"IF({self.value} IS NULL, X'{oid}FFFFFFFF', {there})", binary]
 
 
 def identifier(name: str) -> str:
@@ -65,6 +71,11 @@ def bits_name(name: str) -> str:
     return f"_pgtide_bits_{name}"
 
 
+def made_name(name: str) -> str:
+    """The column that holds what is made of a column."""
+    return f"_pgtide_made_{name}"
+
+
 def row_source(values: list[Canonical]) -> str:
     """SQL of Postgres: the bytes of a row."""
     return f"record_send(ROW({', '.join(value.source for value in values)}))"
@@ -72,8 +83,8 @@ def row_source(values: list[Canonical]) -> str:
 
 def row_target(values: list[Canonical]) -> Sql:
     """SQL of Spark: the same bytes."""
-    parts = [f"X'{len(values):08X}'", *(value.part for value in values)]
-    return Sql(f"concat({', '.join(parts)})")
+    pieces = [piece for value in values for piece in value.pieces]
+    return Sql(f"concat(X'{len(values):08X}', {', '.join(pieces)})")
 
 
 def canonical(
@@ -86,7 +97,7 @@ def canonical(
     if isinstance(kind, t.ArrayType) and element:
         return _array(column, element, kind.elementType, name, policy)
     if isinstance(kind, t.MapType):
-        return _hstore(column, source, target)
+        return _hstore(column, source, name)
     return _scalar(oid, kind, source, target, name, policy)
 
 
@@ -97,12 +108,12 @@ def _scalar(
         return _text(_as_text(oid, source), target)
     if oid in _INTEGERS and isinstance(kind, _INTEGERS[oid][2]):
         type_name, size, _ = _INTEGERS[oid]
-        return Canonical(oid, size, f"{source}::{type_name}", _binary(target))
+        return Canonical(oid, size, f"{source}::{type_name}", target, _binary(target))
     if oid == oids.OID and isinstance(kind, t.LongType):
-        return Canonical(oids.INT8, 8, f"{source}::int8", _binary(target))
+        return Canonical(oids.INT8, 8, f"{source}::int8", target, _binary(target))
     if oid == oids.BOOL and isinstance(kind, t.BooleanType):
         flag = Sql(f"CASE {target} WHEN true THEN X'01' WHEN false THEN X'00' END")
-        return Canonical(oid, 1, f"{source}::bool", flag)
+        return Canonical(oid, 1, f"{source}::bool", target, flag)
     if oid == oids.FLOAT8 and isinstance(kind, t.DoubleType):
         return _float(oid, 8, "float8", source, name, DOUBLE_BITS)
     if oid == oids.FLOAT4 and isinstance(kind, t.FloatType):
@@ -110,9 +121,12 @@ def _scalar(
     if oid == oids.NUMERIC and isinstance(kind, t.DecimalType):
         text = _held(policy, f"{source} <> 'NaN'", f"{source}::text")
         # By try_cast, which never writes an exponent.
-        return _text(text, Sql(f"try_cast({target} AS STRING)"))
+        printed = Sql(f"try_cast({target} AS STRING)")
+        if target == quoted(name):
+            return replace(_text(text, quoted(made_name(name))), made=printed)
+        return _text(text, printed)  # an item of an array
     if oid == oids.BYTEA and isinstance(kind, t.BinaryType):
-        return Canonical(BYTEA, None, f"{source}::bytea", target)
+        return Canonical(BYTEA, None, f"{source}::bytea", target, target)
     return _moment(oid, kind, source, target, policy)
 
 
@@ -122,7 +136,7 @@ def _moment(
     if oid == oids.DATE and isinstance(kind, t.DateType):
         fits = f"{source} BETWEEN '0001-01-01' AND '9999-12-31'"
         days = _binary(Sql(f"(unix_date({target}) - {_EPOCH_DAYS})"))
-        return Canonical(oid, 4, _held(policy, fits, f"{source}::date"), days)
+        return Canonical(oid, 4, _held(policy, fits, f"{source}::date"), target, days)
     for known, name, spark_type in (
         (oids.TIMESTAMP, "timestamp", t.TimestampNTZType),
         (oids.TIMESTAMPTZ, "timestamptz", t.TimestampType),
@@ -131,7 +145,7 @@ def _moment(
             fits = f"{source} >= '0001-01-01' AND {source} < '10000-01-01'"
             since = f"(unix_micros(CAST({target} AS TIMESTAMP)) - {_EPOCH_US})"
             held = _held(policy, fits, f"{source}::{name}")
-            return Canonical(oid, 8, held, _binary(Sql(since)))
+            return Canonical(oid, 8, held, target, _binary(Sql(since)))
     return None
 
 
@@ -153,27 +167,33 @@ def _array(
     if value.bits is not None:
         items, value = quoted(bits_name(name)), _of_bits(value, item)
     rows = f"transform({items}, {item} -> hex({row_target([value])}))"
-    return Canonical(BYTEA, None, source, Sql(f"unhex(array_join({rows}, ''))"), value.bits)
+    return _joined(source, name, rows, value.bits)
 
 
 def _of_bits(value: Canonical, item: Sql) -> Canonical:
-    return Canonical(value.oid, value.size, value.source, _binary(item), value.bits)
+    return replace(value, value=item, as_binary=_binary(item))
 
 
-def _hstore(column: shape.Column, source: str, target: Sql) -> Canonical:
+def _joined(
+    source: str, name: str, rows: str, bits: tuple[str, str, str] | None = None
+) -> Canonical:
+    """Rows as one value: an array of their bytes in hexadecimal."""
+    made = quoted(made_name(name))
+    joined = Sql(f"unhex(array_join({rows}, ''))")
+    return Canonical(BYTEA, None, source, made, made, bits, joined)
+
+
+def _hstore(column: shape.Column, source: str, name: str) -> Canonical:
     """Pairs by key: neither side's order means anything."""
     schema = column.type_name.rpartition(".")[0]
     each = f"{schema}.each" if schema else "each"
     sent = "string_agg(record_send(ROW(h.key, h.value)), ''::bytea ORDER BY h.key COLLATE \"C\")"
     inner = f"SELECT {sent} FROM {each}({source}) AS h"
     pair = [_text("", Sql(f"entry_.{side}")) for side in ("key", "value")]
-    rows = f"transform(array_sort(map_entries({target})), entry_ -> hex({row_target(pair)}))"
-    return Canonical(
-        BYTEA,
-        None,
-        f"CASE WHEN {source} IS NOT NULL THEN coalesce(({inner}), ''::bytea) END",
-        Sql(f"unhex(array_join({rows}, ''))"),
-    )
+    entries = f"array_sort(map_entries({quoted(name)}))"
+    rows = f"transform({entries}, entry_ -> hex({row_target(pair)}))"
+    sent = f"CASE WHEN {source} IS NOT NULL THEN coalesce(({inner}), ''::bytea) END"
+    return _joined(sent, name, rows)
 
 
 def _float(
@@ -182,11 +202,12 @@ def _float(
     # Postgres knows one NaN by value and prints it alike, whatever its bits; Java has one.
     number = f"{source}::{type_name}"
     one = f"CASE WHEN {source} = 'NaN' THEN 'NaN'::{type_name} ELSE {number} END"
-    return Canonical(oid, size, one, _binary(quoted(bits_name(name))), bits)
+    value = quoted(bits_name(name))
+    return Canonical(oid, size, one, value, _binary(value), bits)
 
 
 def _text(source: str, target: Sql) -> Canonical:
-    return Canonical(TEXT, None, source, Sql(f"CAST({target} AS BINARY)"))
+    return Canonical(TEXT, None, source, target, _binary(target))
 
 
 def _as_text(oid: int, source: str) -> str:

@@ -13,7 +13,7 @@ from pgtide.sinks.delta.columns import DELETED
 from pgtide.spark.session import prepare
 from pgtide.spark.sql_text import Sql, quoted
 from pgtide.spark.static_calls import FIRST_EIGHT_BYTES, MD5, static_call
-from pgtide.verify.canonical import Canonical, bits_name, row_target
+from pgtide.verify.canonical import Canonical, bits_name, made_name, row_target
 from pgtide.verify.planning import Compared, TablePlan
 from pgtide.verify.ranges import KeyRanges, Ranges
 from pgtide.verify.source_side import Row, Sums, merged
@@ -72,7 +72,7 @@ class TargetTable:
 
     def hashes_of(self, frame: DataFrame) -> list[int]:
         """Hashes of rows that have the mirror's columns."""
-        rows = self._with_bits(frame).select(self._hash(self.plan.values)).distinct()
+        rows = self._with_made(frame).select(self._hash(self.plan.values)).distinct()
         return [row[0] for row in rows.collect()]
 
     # -- frames -------------------------------------------------------------------------
@@ -88,7 +88,7 @@ class TargetTable:
         return frame.coalesce(1) if self.gentle else frame
 
     def _hashed(self, *, row: bool = True) -> DataFrame:
-        frame = self._with_bits(self._without_keys(self._frame()))
+        frame = self._with_made(self._without_keys(self._frame()))
         hashes = {ROW_HASH: self._hash(self.plan.values)} if row else {}
         if self.plan.keys:
             hashes[KEY_HASH] = self._hash(self.plan.key_values)
@@ -129,6 +129,16 @@ class TargetTable:
                 made[bits_name(column.target)] = F.transform(value, self._calling(method))
             else:
                 made[bits_name(column.target)] = static_call(self.spark, method, value)
+        return frame.withColumns(made) if made else frame
+
+    def _with_made(self, frame: DataFrame) -> DataFrame:
+        """With columns of what is made only once, although it is needed twice."""
+        made = {
+            made_name(column.target): F.expr(column.value.made)
+            for column in self.plan.columns
+            if column.value.made is not None
+        }
+        frame = self._with_bits(frame)
         return frame.withColumns(made) if made else frame
 
     def _calling(self, method: tuple[str, str, str]) -> Callable[[Column], Column]:

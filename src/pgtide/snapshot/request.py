@@ -1,17 +1,76 @@
-"""What the user asks of a snapshot, checked before anything is locked or read."""
+"""What is asked of a snapshot, checked before anything is locked or read."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import psycopg
 from psycopg import sql
 
+from pgtide.config import Config
 from pgtide.config.patterns import TablePatterns, split_name
-from pgtide.errors import ConfigError
-from pgtide.postgres.connection import SqlConnection
+from pgtide.errors import ConfigError, SlotBusy
+from pgtide.log.schema import CHANGES
+from pgtide.log.snapshot import newest_snapshot
+from pgtide.log.storage import Storage
+from pgtide.postgres.connection import SqlConnection, connect, translate
+from pgtide.postgres.publication import publication_names
+from pgtide.postgres.slot import capture_pids
 from pgtide.snapshot.chunks import Verbatim
-from pgtide.snapshot.tables import Selection
+from pgtide.snapshot.keeper import APPLICATION, LOCK_TIMEOUT, no_timeouts, not_free
+from pgtide.snapshot.tables import Selection, select_tables
+
+
+@dataclass(frozen=True)
+class Request:
+    """Which tables, and which of their rows; all of them by default."""
+
+    tables: Sequence[str] = ()
+    where: Mapping[str, str] | None = None  # SQL by name, schema.table
+
+    @property
+    def whole(self) -> bool:
+        return not self.tables and not self.where
+
+
+def requested(
+    conn: SqlConnection, config: Config, request: Request, publications: Sequence[str]
+) -> Selection:
+    """The tables that a request means; raises if it means none, or the role may not read them."""
+    patterns = [TablePatterns(config.source.tables)]
+    if request.tables:
+        patterns.append(TablePatterns(request.tables))
+    selection = select_tables(conn, publications, patterns, request.where or {})
+    if request.tables:
+        check_patterns(patterns[-1], selection)
+    check_conditions(conn, request.where or {}, selection)
+    return selection
+
+
+def check_request(config: Config, request: Request) -> Selection:
+    """The same before Spark has started, and that nobody captures: the usual errors come fast."""
+    slot = config.source.slot
+    newest_snapshot(Storage(config.log.path, config.log.storage).child(CHANGES))
+    with connect(config.source.url.reveal(), application_name=APPLICATION) as conn:
+        try:
+            if capture_pids(conn, slot):
+                raise capturing()
+            no_timeouts(conn, lock_timeout=LOCK_TIMEOUT)
+            return requested(conn, config, request, publication_names(conn, slot))
+        except psycopg.errors.LockNotAvailable as exc:
+            raise not_free() from exc
+        except psycopg.Error as exc:
+            raise translate(exc) from exc
+
+
+def capturing() -> SlotBusy:
+    """The error for a slot that somebody else has."""
+    return SlotBusy(
+        "a capture is running",
+        detail="A snapshot needs the slot for itself.",
+        hint="While it runs, read tables again with: pgtide refresh TABLE",
+    )
 
 
 def parse_conditions(given: Sequence[str]) -> dict[str, str]:
