@@ -23,7 +23,7 @@ demo: setup  ## Watch changes of a small shop arrive, without any set-up
 
 test: lint  ## Lint, type check and run the fast tests
 	$(BIN)/python -m pgtide.spark.jars
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 -m "not slow"
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 -m "not slow" --durations=40 --durations-min=10
 
 test-slow: .venv/.installed-dev  ## Run all tests: crashes, big transactions, each Postgres release
 	$(BIN)/python -m pgtide.spark.jars
