@@ -31,17 +31,6 @@ PARQUET_OPTIONS: dict[str, Any] = {
 # Setting zstd up for each column takes longer than the rest of writing and reading such a file.
 SMALL_PARQUET_OPTIONS = {**PARQUET_OPTIONS, "compression": "snappy", "compression_level": None}
 
-# Rows of a snapshot have the same position, time and shape, row after row. Compressing is most of
-# what a task does: zstd takes a third longer than LZ4 for files of little more than half the size.
-SNAPSHOT_PARQUET_OPTIONS: dict[str, Any] = {
-    **PARQUET_OPTIONS,
-    "compression": "lz4",
-    "compression_level": None,
-    "use_dictionary": ["lsn", "xid", "committed_at", "op", "schema", "table", "shape"],
-    "column_encoding": {"seq": "DELTA_BINARY_PACKED"},
-    "write_batch_size": 16_384,  # values: the default of 1 024 is for a few dozen rows of texts
-}
-
 
 def new_path(day: date) -> str:
     """A name for a file that nobody has yet."""
@@ -79,7 +68,7 @@ def file_statistics(rows: pa.Table) -> dict[str, Any]:
     for name in STATISTICS:
         column: Any = rows.column(name)
         if pa.types.is_dictionary(column.type):
-            column = pc.unique(column).dictionary_decode()
+            column = pc.unique(column).cast(pa.string())
         nulls[name] = rows.column(name).null_count
         bounds: Any = pc.min_max(column).as_py()
         if bounds["min"] is not None:
@@ -92,8 +81,10 @@ def file_statistics(rows: pa.Table) -> dict[str, Any]:
     }
 
 
-def merged_statistics(left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]:
-    """The statistics of two sets of rows together."""
+def merged_statistics(left: dict[str, Any] | None, right: dict[str, Any]) -> dict[str, Any]:
+    """The statistics of two sets of rows together; None: there are no others."""
+    if left is None:
+        return right
     merged: dict[str, Any] = {"numRecords": left["numRecords"] + right["numRecords"]}
     for key, choose in (("minValues", min), ("maxValues", max)):
         merged[key] = {**left[key], **right[key]}

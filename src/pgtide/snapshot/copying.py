@@ -1,6 +1,6 @@
-"""Rows of a query as Arrow, through ``COPY … TO STDOUT`` in text format.
+"""Rows of a query, through ``COPY … TO STDOUT`` in text format.
 
-    COPY ──▶ receive (thread, compiled) ──▶ lines ──▶ parse (compiled) ──▶ lists of texts
+    COPY ──▶ receive (thread, compiled) ──▶ lines ──▶ parse (compiled) ──▶ Arrow or pages
 
 The texts are those that replication sends for the same values, as long as the
 session's settings are those that ``connect`` pins. Receiving goes on while the
@@ -9,19 +9,25 @@ caller works on a batch. Nothing is done per row in Python.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from psycopg import pq, sql
 
 from pgtide.capture import libpq
-from pgtide.capture.receive import POLL_S, Received, Receiver
+from pgtide.capture.receive import POLL_S, Receiver
 from pgtide.errors import SourceUnavailable
+from pgtide.log.text_page import TextPage, text_page
 from pgtide.postgres.connection import SqlConnection
 from pgtide.wal.copy_text import parse_lines
 
+Batch = TypeVar("Batch")
+
 BATCH_BYTES = 4 << 20
+PAGE_BYTES = 1 << 20
 # Asking the socket from Python for each of its fillings would cost twice what receiving does.
 NAPS = 1_000_000
 
@@ -71,9 +77,27 @@ def copy_rows(
 ) -> Iterator[pa.ListArray[Any]]:
     """The rows of a query of ``width`` columns, each a list of texts, in batches.
 
-    Runs in the transaction that is open on the connection, if one is. A batch has at most
-    ``batch_bytes`` of text, or one row. Whoever does not read to the end loses the
-    connection: it is closed, because the server would go on sending.
+    A batch has at most ``batch_bytes`` of text, or one row.
+    """
+    yield from _copied(conn, query, width, batch_bytes, parse_lines)
+
+
+def copy_pages(conn: SqlConnection, query: sql.Composable, width: int) -> Iterator[TextPage]:
+    """The same as pages for a file of the log."""
+    yield from _copied(conn, query, width, PAGE_BYTES, text_page)
+
+
+def _copied(
+    conn: SqlConnection,
+    query: sql.Composable,
+    width: int,
+    batch_bytes: int,
+    parse: Callable[[NDArray[np.uint8], int, int], Batch],
+) -> Iterator[Batch]:
+    """Run a COPY in the transaction that is open on the connection, if one is.
+
+    Whoever does not read to the end loses the connection: it is closed, because the server
+    would go on sending.
     """
     command = sql.SQL("COPY ({}) TO STDOUT").format(query).as_bytes(conn)
     receiver = LineReceiver(conn.pgconn, command, batch_bytes)
@@ -83,18 +107,15 @@ def copy_rows(
             received = receiver.get(POLL_S)
             if received is None:
                 continue
-            rows = _rows(received, width)
-            finished = received.finished
+            chunk, finished = received.chunk, received.finished
+            batch = None
+            if chunk.count:
+                text = chunk.data[: int(chunk.ends[chunk.count - 1])]
+                batch = parse(text, chunk.count, width)
             receiver.release(received)
-            if len(rows):
-                yield rows
+            if batch is not None:
+                yield batch
     finally:
         receiver.stop()
         if conn.pgconn.transaction_status == pq.TransactionStatus.ACTIVE:
             conn.close()
-
-
-def _rows(received: Received, width: int) -> pa.ListArray[Any]:
-    chunk = received.chunk
-    size = int(chunk.ends[chunk.count - 1]) if chunk.count else 0
-    return parse_lines(chunk.data[:size], chunk.count, width)

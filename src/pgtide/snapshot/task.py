@@ -11,25 +11,22 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
-import numpy as np
 import psycopg
-import pyarrow as pa
 from deltalake.transaction import AddAction
 from psycopg import sql
 
 from pgtide.capture.faults import fault
 from pgtide.errors import PgtideError
-from pgtide.log.datafile import SNAPSHOT_PARQUET_OPTIONS
-from pgtide.log.parts import PartStream
-from pgtide.log.schema import CHANGES, FILE_SCHEMA, INT_LIST, TEXT_LIST
+from pgtide.log.read_rows_file import SameRows
+from pgtide.log.schema import CHANGES
 from pgtide.log.storage import Storage
 from pgtide.position import Lsn
 from pgtide.postgres.connection import SqlConnection, connect, translate
 from pgtide.snapshot.chunks import Chunk
-from pgtide.snapshot.copying import copy_rows
+from pgtide.snapshot.copying import copy_pages
 from pgtide.snapshot.keeper import APPLICATION, no_timeouts
+from pgtide.snapshot.read_parts import ReadParts
 
 OWN_FILE_BYTES = 8 << 20  # of a file, compressed, after which the next table gets its own
 
@@ -55,7 +52,7 @@ class Copier:
 
     def _copy(self, unit: list[Chunk]) -> Outcome:
         changes = Storage(self.log_path, self.storage).child(CHANGES)
-        parts = PartStream(changes, self.taken_at.date(), SNAPSHOT_PARQUET_OPTIONS)
+        parts = ReadParts(changes)
         rows: dict[int, int] = {}
         pace = _Pace(self.rows_per_second)
         with connect(self.url, application_name=APPLICATION) as conn:
@@ -75,43 +72,17 @@ class Copier:
         conn.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         conn.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(self.snapshot)))
 
-    def _copy_chunk(self, conn: SqlConnection, chunk: Chunk, parts: PartStream, pace: _Pace) -> int:
+    def _copy_chunk(self, conn: SqlConnection, chunk: Chunk, parts: ReadParts, pace: _Pace) -> int:
+        same = SameRows(int(self.lsn), self.taken_at, chunk.schema, chunk.table, chunk.shape)
         seq = chunk.seq
-        for after in copy_rows(conn, chunk.query(), len(chunk.columns)):
-            parts.add(self._log_rows(chunk, seq, after))
-            seq += len(after)
-            pace.keep(len(after))
+        for page in copy_pages(conn, chunk.query(), len(chunk.columns)):
+            parts.add(page, same, seq)
+            seq += page.rows
+            pace.keep(page.rows)
         # One table to a row group, and large ones to a file: readers of the others skip it.
-        parts.end_group()
+        parts.end_group(same, seq)
         parts.end_file(OWN_FILE_BYTES)
         return seq - chunk.seq
-
-    def _log_rows(self, chunk: Chunk, seq: int, after: pa.ListArray[Any]) -> pa.RecordBatch:
-        n = len(after)
-        zeros = np.zeros(n, np.int8)
-
-        def same(value: Any, kind: pa.DataType) -> pa.Array[Any]:
-            """A column of one value, dictionary encoded."""
-            return pa.DictionaryArray.from_arrays(zeros, pa.array([value], kind))
-
-        return pa.RecordBatch.from_arrays(
-            [
-                same(int(self.lsn), pa.int64()),
-                pa.array(np.arange(seq, seq + n, dtype=np.int64)),
-                pa.nulls(n, pa.int64()),
-                same(self.taken_at, pa.timestamp("us", tz="UTC")),
-                same("read", pa.string()),
-                same(chunk.schema, pa.string()),
-                same(chunk.table, pa.string()),
-                same(chunk.shape, pa.int64()),
-                pa.nulls(n, TEXT_LIST),
-                after,
-                pa.nulls(n, INT_LIST),
-                pa.nulls(n, pa.string()),
-                pa.repeat(pa.scalar(False), n),
-            ],
-            names=FILE_SCHEMA.names,
-        )
 
 
 @dataclass(frozen=True)

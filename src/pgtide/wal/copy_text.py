@@ -58,6 +58,8 @@ _WORD_BYTES = 8
 _ONES = np.int64(0x0101010101010101)
 _HIGH = np.int64(-0x7F7F7F7F7F7F7F80)  # the highest bit of each byte
 _TAB, _NEWLINE, _BACKSLASH, _N = 9, 10, 92, 78
+_NULL = 256  # beside the byte that ended a field
+_LENGTH_BYTES = 4
 _TABS, _NEWLINES, _BACKSLASHES = (_ONES * code for code in (_TAB, _NEWLINE, _BACKSLASH))
 
 
@@ -91,11 +93,72 @@ def _unescaped(code: int) -> int:
     return -1
 
 
+@inlined
+def _field(at: int, end: int, out: int) -> tuple[int, int, int, int]:
+    """Copy one field: where it ended, where its copy ends, how, and all of its bytes or'ed.
+
+    How: the byte that ended it, with ``_NULL`` if it stands for NULL; or a problem, negative.
+    ``out`` has room for a word more than the text.
+    """
+    first = out
+    null = 0
+    how = 0
+    seen = np.int64(0)
+    while how == 0:
+        if at + _WORD_BYTES <= end:
+            word = load64(at)
+            store64(out, word)
+            seen |= word
+            found = _special(word)
+            if found == 0:
+                at += _WORD_BYTES
+                out += _WORD_BYTES
+                continue
+            plain = trailing_zeros(found) >> 3
+            at += plain
+            out += plain
+        if at >= end:
+            how = -CUT_OFF
+            continue
+        code = load8(at)
+        at += 1
+        if code in (_TAB, _NEWLINE):
+            how = -BAD_ESCAPE if null and out != first else code | null
+            continue
+        if code == _BACKSLASH:
+            if at >= end:
+                how = -CUT_OFF
+                continue
+            code = load8(at)
+            at += 1
+            if code == _N and out == first and not null:
+                null = _NULL
+                continue
+            code = _unescaped(code)
+            if code < 0:
+                how = -BAD_ESCAPE
+                continue
+        seen |= code
+        store8(out, code)
+        out += 1
+    return at, out, how, seen
+
+
+@inlined
+def _problem(how: int, column: int, width: int) -> int:
+    """What is wrong with how a field ended, DONE if nothing."""
+    if how < 0:
+        return -how
+    if width == 0 and how & _NULL:
+        return FIELD_COUNT
+    return DONE if (how & ~_NULL == _NEWLINE) == (column >= width - 1) else FIELD_COUNT
+
+
 @compiled
 def _fields(
     at: int, end: int, lines: int, width: int, data: int, offsets: int, valid: int, state: int
 ) -> int:
-    """Copy the fields of that many lines; ``data`` has room for a word more than the text."""
+    """The fields of that many lines one behind the other, where they end, and which are NULL."""
     out = data
     value = 0
     seen = np.int64(0)
@@ -105,48 +168,14 @@ def _fields(
         set_field(state, LINE, line)
         for column in range(max(width, 1)):
             first = out
-            null = False
-            while True:
-                if at + _WORD_BYTES <= end:
-                    word = load64(at)
-                    store64(out, word)
-                    seen |= word
-                    found = _special(word)
-                    if found == 0:
-                        at += _WORD_BYTES
-                        out += _WORD_BYTES
-                        continue
-                    plain = trailing_zeros(found) >> 3
-                    at += plain
-                    out += plain
-                if at >= end:
-                    return CUT_OFF
-                code = load8(at)
-                at += 1
-                if code in (_TAB, _NEWLINE):
-                    if (code == _NEWLINE) != (column >= width - 1):
-                        return FIELD_COUNT
-                    if null and out != first:
-                        return BAD_ESCAPE
-                    break
-                if code == _BACKSLASH:
-                    if at >= end:
-                        return CUT_OFF
-                    code = load8(at)
-                    at += 1
-                    if code == _N and out == first and not null:
-                        null = True
-                        continue
-                    code = _unescaped(code)
-                    if code < 0:
-                        return BAD_ESCAPE
-                seen |= code
-                store8(out, code)
-                out += 1
+            at, out, how, bits = _field(at, end, out)
+            seen |= bits
+            why = _problem(how, column, width)
+            if why != DONE or (width == 0 and out != first):
+                return why if why != DONE else FIELD_COUNT
             if width == 0:
-                if out != first or null:
-                    return FIELD_COUNT
                 break
+            null = how & _NULL != 0
             store8(valid + value, 0 if null else 1)
             nulls += 1 if null else 0
             value += 1
@@ -154,6 +183,46 @@ def _fields(
     set_field(state, LINE, lines)
     set_field(state, USED, out - data)
     set_field(state, NULLS, nulls)
+    set_field(state, SEEN, seen)
+    return DONE if at == end else TRAILING
+
+
+@compiled
+def _values(at: int, end: int, lines: int, width: int, data: int, levels: int, state: int) -> int:
+    """The fields that are not NULL, each behind its length; of all, two bits: 3, or 2 for NULL."""
+    out = data
+    seen = np.int64(0)
+    bits = np.int64(0)
+    shift = 0
+    for line in range(lines):
+        set_field(state, LINE, line)
+        for column in range(width):
+            head = out
+            at, out, how, bytes_seen = _field(at, end, head + _LENGTH_BYTES)
+            seen |= bytes_seen
+            why = _problem(how, column, width)
+            if why != DONE:
+                return why
+            level = np.int64(3)
+            if how & _NULL:
+                out = head
+                level = np.int64(2)
+            else:
+                store32(head, out - head - _LENGTH_BYTES)
+            bits |= level << shift
+            shift += 2
+            if shift == 64:
+                store64(levels, bits)
+                levels += 8
+                bits = np.int64(0)
+                shift = 0
+    while shift > 0:
+        store8(levels, bits & 255)
+        levels += 1
+        bits >>= 8
+        shift -= 8
+    set_field(state, LINE, lines)
+    set_field(state, USED, out - data)
     set_field(state, SEEN, seen)
     return DONE if at == end else TRAILING
 
@@ -188,6 +257,25 @@ def parse_lines(text: NDArray[np.uint8], lines: int, width: int) -> pa.ListArray
     return pa.ListArray.from_buffers(
         TEXT_LIST, lines, [None, pa.py_buffer(rows.data)], children=[texts]
     )
+
+
+def parse_values(text: NDArray[np.uint8], lines: int, width: int, data: int, levels: int) -> int:
+    """The same lines, in memory of the caller's; how many bytes the values take.
+
+    ``data`` gets the fields that are not NULL, each behind its length of four bytes, and has room
+    for as many and a word more than the text; ``levels`` two bits for each field, 3, or 2 for NULL.
+    """
+    size = len(text)
+    state = np.zeros(STATE_SIZE, np.int64)
+    begin = text.ctypes.data
+    why = _values(begin, begin + size, lines, width, data, levels, state.ctypes.data)
+    if why != DONE:
+        raise _malformed(why, int(state[LINE]))
+    if int(state[SEEN]) & int(_HIGH):
+        # What parts the values is ASCII: the text is UTF-8 if all of them are.
+        ends = pa.py_buffer(np.array([0, size], np.int32).data)
+        _check_utf8(pa.StringArray.from_buffers(1, ends, pa.py_buffer(text.data)))
+    return int(state[USED])
 
 
 def _check_utf8(texts: pa.StringArray) -> None:
