@@ -182,6 +182,28 @@ def test_what_is_wrong_is_said_before_spark_starts(
     assert said in done.stderr
 
 
+KEPT = """
+import signal, sys
+from pgtide.cli.run import spark_session
+from pgtide.config import Config
+heard = lambda number, frame: None
+signal.signal(signal.SIGINT, heard)
+source = {"source": {"url": "host=db"}, "log": {"path": "log"}}
+config = Config.model_validate(source | {"spark": {"master": "local[1]"}})
+spark = spark_session(config, hears_signals=True)
+print(signal.getsignal(signal.SIGINT) is heard, spark.sql("SELECT 1").collect()[0][0])
+spark.stop()
+"""
+
+
+def test_spark_leaves_the_signals_alone(tmp_path: Path) -> None:
+    """PySpark's handler asks Java from within whatever it interrupts, Spark's start included."""
+    done = subprocess.run(
+        [sys.executable, "-c", KEPT], capture_output=True, text=True, cwd=tmp_path, timeout=START_S
+    )
+    assert (done.returncode, done.stdout) == (0, "True 1\n"), done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_killed_between_any_two_steps(running: Running) -> None:

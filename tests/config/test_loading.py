@@ -247,3 +247,11 @@ def test_unreadable_files(file: Path) -> None:
 def test_an_empty_log_path_is_refused(file: Path, path: str) -> None:
     error = refused(file, MINIMAL.replace("./tide/log", path))
     assert "log.path" in error.message + error.detail
+
+
+def test_characters_that_json_escapes_in_two_halves(file: Path) -> None:
+    found = loaded(file, MINIMAL + 'spark: {conf: {"spark.app.name": "\\ud83d\\ude00 tide"}}')
+    assert found.spark.conf["spark.app.name"] == "\U0001f600 tide"
+    error = refused(file, MINIMAL + 'spark: {conf: {"spark.app.name": "\\ud83d"}}')
+    assert error.message == f"{file} is not valid YAML"
+    assert error.detail == "Line 4, column 34: an escape is half of a character."

@@ -72,7 +72,18 @@ DDL = replace(
                 "identity": "public.orders",
                 "oid": 16400,
                 "primary_key": ["id"],
-                "columns": [{"attnum": 1, "name": "id"}],
+                "columns": [
+                    {
+                        "attnum": 1,
+                        "name": "id",
+                        "type": "integer",
+                        "type_oid": 23,
+                        "nullable": False,
+                        "default": None,
+                        "generated": "",
+                        "identity": "a",
+                    }
+                ],
             }
         ],
         "dropped": [],
@@ -288,11 +299,30 @@ def test_pgstream_ddl() -> None:
                 "identity": "public.orders",
                 "schema": "public",
                 "oid": 16400,
-                "columns": [{"attnum": 1, "name": "id"}],
+                "columns": [
+                    {
+                        "attnum": 1,
+                        "name": "id",
+                        "type": "integer",
+                        "nullable": False,
+                        "default": None,
+                        "generated": False,
+                        "identity": "ALWAYS",
+                    }
+                ],
                 "primary_key_columns": ["id"],
             }
         ],
     }
+
+
+def test_pgstream_ddl_names_what_was_dropped_and_not_what_went_with_it() -> None:
+    table = {"type": "table", "schema": "public", "identity": "public.orders", "oid": 16400}
+    row_type = {**table, "type": "type", "oid": 16402, "original": False}
+    payload: dict[str, Any] = {"tag": "DROP TABLE", "statement": "DROP TABLE orders"}
+    payload["dropped"] = [{**table, "original": True}, row_type]
+    ddl = _format("pgstream", replace(DDL, payload=payload))
+    assert json.loads(ddl["content"])["objects"] == [table]
 
 
 def test_pg_flo() -> None:

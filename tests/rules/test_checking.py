@@ -157,6 +157,33 @@ def test_routes(shapes: list[Shape]) -> None:
     assert "both go to public.orders" in check.message
     (check,) = lines(shapes, pipeline("[]", "[{table: public.users, rename: {x: y}}]"))
     assert "route of public.users: there is no column x" in check.message
+    merged = pipeline("[]", "[{table: public.users, to: orders}]", type="stdout")
+    assert lines(shapes, merged) == []
+    (check,) = lines(shapes, merged, "warn")
+    assert "both go to public.orders" in check.message
+
+
+@pytest.mark.parametrize("table", ["public.events_1", "public.*_1"])
+def test_a_partition_is_no_table_of_its_own(shapes: list[Shape], table: str) -> None:
+    """Its rows are the root's: such a rule would never be applied."""
+    rule = f"[{{table: '{table}', filter: {{column: id, operator: gt, value: 1}}}}]"
+    route = f"[{{table: '{table}', to: elsewhere}}]"
+    for found, place in ((pipeline(rule), "rule 1"), (pipeline("[]", route), "route 1")):
+        assert lines(shapes, found, "warn") == []
+        (check,) = lines(shapes, found)
+        said = f"lake: {place}: {table} matches public.events_1, a partition of public.events"
+        assert check.message == said
+        assert check.hint == "Name public.events, or write a pattern that matches it too."
+    assert lines(shapes, pipeline(rule.replace(table, "public.events*"))) == []
+
+
+def test_the_key_is_what_identifies_a_row(shapes: list[Shape]) -> None:
+    (users,) = (shape for shape in shapes if shape.table == "users")
+    columns = tuple(replace(c, identity=c.name == "email") for c in users.columns)
+    by_index = [replace(users, replica_identity="i", columns=columns)]
+    masked = pipeline("[{table: public.users, transform: {column: email, mask: {}}}]")
+    (check,) = lines(by_index, masked)
+    assert "mask on email, which is part of the key" in check.message
 
 
 def test_what_only_spark_can_tell(shapes: list[Shape]) -> None:
@@ -207,11 +234,15 @@ def test_sql_as_the_command_says_it(tables: Database, tmp_path: Path) -> None:
 
 
 def test_what_a_pipeline_selects(shapes: list[Shape]) -> None:
-    settings = {"sink": {"type": "stdout"}, "tables": ["public.user", "shop.*", "public.events"]}
+    settings = {
+        "sink": {"type": "stdout"},
+        "tables": ["public.user", "shop.*", "public.events_1", "public.events"],
+    }
     found = list(check_selection({"out": Pipeline.model_validate(settings)}, shapes))
     assert [(check.level, check.message) for check in found] == [
         ("warn", "out: the pattern 'public.user' matches no table"),
         ("warn", "out: the pattern 'shop.*' matches no table"),
+        ("warn", "out: the pattern 'public.events_1' matches no table"),
     ]
     assert "public.users" in found[0].hint
 

@@ -223,6 +223,26 @@ def test_other_zone_no_ansi_no_codegen(spark: SparkSession, source: Database) ->
     assert decode_all(other, cases) == expected
 
 
+@pytest.mark.parametrize(
+    "setting",
+    [
+        ("spark.sql.parser.escapedStringLiterals", "true"),
+        ("spark.sql.timestampType", "TIMESTAMP_NTZ"),
+        ("spark.sql.legacy.timeParserPolicy", "LEGACY"),
+        ("spark.sql.caseSensitive", "true"),
+    ],
+    ids=lambda setting: setting[0],
+)
+def test_settings_of_others(
+    spark: SparkSession, source: Database, setting: tuple[str, str]
+) -> None:
+    cases = [case for case in printed(source) if codec_for(case[0]) is not TEXT]
+    expected = decode_all(spark, cases)
+    other = spark.newSession()
+    other.conf.set(*setting)
+    assert decode_all(other, cases) == expected
+
+
 NAIVE = [
     # type, text, what a bare cast makes of it
     (1082, "0044-03-15 BC", "cast(t as date) = date'0044-03-15'"),

@@ -33,6 +33,37 @@ except Exception as error:
     print(type(error).__name__)
 """
 
+CANCELLED = """
+import sys
+from pathlib import Path
+from pyspark import InheritableThread
+import pgtide
+from tests.fixtures.waiting import wait_until
+begun = Path(sys.argv[1])
+spark = pgtide.session(**{"spark.master": "local[1]", "spark.driver.memory": "900m"})
+
+def without_end(_):
+    begun.touch()
+    n = 0
+    while True:
+        yield (n := n + 1,)
+
+def write():
+    spark.sparkContext.setJobGroup("cancelled", "cancelled", interruptOnCancel=True)
+    try:
+        spark.createDataFrame(rows, "n long").write.format("noop").mode("append").save()
+    except Exception as error:
+        print("cancelled" in str(error))
+
+rows = spark.sparkContext.parallelize([1], 1).flatMap(without_end)
+thread = InheritableThread(target=write)
+thread.start()
+wait_until(begun.exists, "the worker", 120)
+spark.sparkContext.cancelJobGroup("cancelled")
+thread.join()
+spark.stop()
+"""
+
 
 def test_delta_works(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
@@ -103,3 +134,10 @@ def test_row_values_stay_out_of_the_output() -> None:
     assert done.stdout.splitlines() == ["900m 1", "True", "NumberFormatException"]
     assert SECRET not in done.stderr
     assert "Stage" not in done.stderr
+
+
+def test_a_cancelled_task_leaves_no_traceback_of_its_worker(tmp_path: Path) -> None:
+    program = [sys.executable, "-c", CANCELLED, str(tmp_path / "begun")]
+    done = subprocess.run(program, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+    assert "Traceback" not in done.stderr

@@ -62,7 +62,7 @@ def command(
     started: list[SparkSession] = []
     try:
         if snapshot_due(config):
-            started.append(spark_session(config))
+            started.append(spark_session(config, hears_signals=True))
             with beside_events(config, names):
                 if not _take_snapshot(config, started[0], quiet=invocation.json):
                     return 0
@@ -97,8 +97,7 @@ def _run(
 
     def open_session() -> SparkSession:
         if not started:
-            started.append(spark_session(config))
-        stop_on_signals(supervisor.stop)  # Spark has started by now
+            started.append(spark_session(config, hears_signals=True))
         return started[0]
 
     with RunReporter(config, quiet=invocation.json) as reporter:
@@ -164,10 +163,20 @@ def parked_error(*pipelines: str) -> TableParked:
     )
 
 
-def spark_session(config: Config) -> SparkSession:
-    """The Spark session that the configuration describes."""
+def spark_session(config: Config, *, hears_signals: bool = False) -> SparkSession:
+    """The Spark session that the configuration describes.
+
+    ``hears_signals``: whoever calls ends by ``stop_on_signals``. It is then started in a thread,
+    for in the main one PySpark takes SIGINT for itself, and its handler fails while Spark starts.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
     from pgtide.spark.paths import object_store_settings
     from pgtide.spark.session import start
 
     stores = object_store_settings(config.log.storage)
-    return start({**stores, "spark.master": config.spark.master, **config.spark.conf})
+    settings = {**stores, "spark.master": config.spark.master, **config.spark.conf}
+    if not hears_signals:
+        return start(settings)
+    with ThreadPoolExecutor(1, "pgtide-spark") as threads:
+        return threads.submit(start, settings).result()

@@ -62,9 +62,8 @@ def command(
     if os.environ.get(ATTACHED):
         threading.Thread(target=_until_left_alone, args=(stop,), daemon=True).start()
     check_request(config, request)
-    spark = spark_session(config)
+    spark = spark_session(config, hears_signals=True)
     try:
-        stop_on_signals(stop.set)
         taken = take(config, spark, request, stop, quiet=invocation.json)
     finally:
         spark.stop()

@@ -8,9 +8,9 @@ from typing import Any
 
 
 def stop_on_signals(stop: Callable[[], None]) -> None:
-    """Have SIGINT and SIGTERM call ``stop``; to be said again after Spark has started.
+    """Have SIGINT and SIGTERM call ``stop``.
 
-    PySpark puts its own handler there.
+    Spark is to be started with ``hears_signals``: else PySpark puts its own handler there.
     """
 
     def handle(number: int, frame: Any) -> None:

@@ -10,9 +10,25 @@ import yaml
 
 from pgtide.errors import ConfigError
 
+_HALF = re.compile("[\ud800-\udfff]")
+"""What escapes such as backslash ud83d stand for: no character, two make one."""
+
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader that refuses a key given twice, of which YAML would keep the last."""
+    """SafeLoader that refuses a key given twice, of which YAML would keep the last.
+
+    Characters that JSON writes as two escapes are one, as in JSON.
+    """
+
+    def construct_scalar(self, node: Any) -> Any:
+        value = super().construct_scalar(node)
+        if not isinstance(value, str) or not _HALF.search(value):
+            return value
+        try:
+            return value.encode("utf-16", "surrogatepass").decode("utf-16")
+        except UnicodeDecodeError:
+            problem = "an escape is half of a character"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from None
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()

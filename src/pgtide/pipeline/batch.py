@@ -11,13 +11,14 @@ from pyspark.sql import functions as F
 
 from pgtide.config.model import Pipeline
 from pgtide.config.patterns import TablePatterns
-from pgtide.errors import PipelineError
+from pgtide.errors import ConfigError, PipelineError
 from pgtide.log.source import LogSource
 from pgtide.pipeline.census import Census, steps_of
 from pgtide.pipeline.completion import Completion
 from pgtide.pipeline.steps import Renamed, Rows, TableWork, group_steps
 from pgtide.position import Position
 from pgtide.rules import TableRules, compile_rules
+from pgtide.rules.partitions import misplaced, numbered
 from pgtide.shape import Shape
 from pgtide.sinks import Mark
 from pgtide.spark.alignment import of_shapes
@@ -98,7 +99,15 @@ class Batch:
 
     def rules(self, table: TableName) -> TableRules:
         """What the pipeline's rules say about a table."""
+        if table in self._misplaced:
+            raise self._misplaced[table]
         return compile_rules(self.settings.rules, self.settings.routes, *table)
+
+    @cached_property
+    def _misplaced(self) -> dict[TableName, ConfigError]:
+        """By table: a rule that names its partitions only, and would not be applied."""
+        items = numbered(self.settings.rules, self.settings.routes)
+        return dict(misplaced(items, self.shapes.values()) if items else ())
 
     @cached_property
     def changes(self) -> DataFrame:

@@ -88,6 +88,14 @@ def renamed(renames: dict[str, str], names: Collection[str]) -> dict[str, str]:
     return result
 
 
+def key_changed(transform: Transform) -> ConfigError:
+    """The error for a transformation of what identifies a row."""
+    return ConfigError(
+        f"{transform.way} on {transform.column}, which is part of the key",
+        hint="rows with different keys could become one: leave the key alone",
+    )
+
+
 def _bind_filter(compared: Filter, known: dict[str, Field]) -> None:
     if compared.column is None or compared.operator is None:
         return

@@ -46,6 +46,8 @@ class Cell:
     """
     attnum: int | None = None
     """The column at the source that this was; a rule keeps it, so that a rename is a rename."""
+    key: bool = False
+    """Whether it is part of what identifies a row, under whatever name."""
 
     @property
     def kind(self) -> Kind:

@@ -6,7 +6,7 @@ rest is judged by the same code that compiles the rules.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pgtide.config import Pipeline, TablePatterns
@@ -15,8 +15,17 @@ from pgtide.config.sinks import DeltaSettings, SinkSettings
 from pgtide.errors import ConfigError
 from pgtide.postgres.names import is_literal, nearest
 from pgtide.postgres.verdict import Check, fail, ok, warn
-from pgtide.rules.binding import applies, bind, is_optional, mentioned, renamed, surviving
+from pgtide.rules.binding import (
+    applies,
+    bind,
+    is_optional,
+    key_changed,
+    mentioned,
+    renamed,
+    surviving,
+)
 from pgtide.rules.kinds import Field, kind_of
+from pgtide.rules.partitions import misplaced, numbered, root_name
 from pgtide.rules.regex import translate
 from pgtide.shape import Shape
 
@@ -30,6 +39,7 @@ def check_rules(pipelines: dict[str, Pipeline], shapes: Sequence[Shape]) -> Iter
         tables = [shape for shape in shapes if _matches(patterns, shape)]
         found = [
             *_patterns_without_tables(pipeline, tables),
+            *_rules_of_partitions(pipeline, tables),
             *_rules_without_columns(pipeline.rules, tables),
             *(line for shape in tables for line in _table_checks(pipeline, shape)),
             *_clashes(pipeline, tables),
@@ -49,10 +59,8 @@ def has_sql(pipeline: Pipeline) -> bool:
 
 
 def _matches(patterns: TablePatterns, shape: Shape) -> bool:
-    """A partition is meant by its own name or by its root's, as everywhere."""
-    return patterns.matches(shape.schema, shape.table) or (
-        shape.root_oid != 0 and patterns.matches(shape.root_schema, shape.root_table)
-    )
+    """A partition is meant by its root's name, which its rows have in pipelines."""
+    return patterns.matches(*root_name(shape))
 
 
 def _meant(item: Rule | Route, shape: Shape) -> bool:
@@ -60,17 +68,20 @@ def _meant(item: Rule | Route, shape: Shape) -> bool:
 
 
 def _patterns_without_tables(pipeline: Pipeline, tables: Sequence[Shape]) -> Iterator[Check]:
-    items: list[tuple[str, Rule | Route]] = [*_numbered("rule", pipeline.rules)]
-    items += _numbered("route", pipeline.routes)
     names = [(shape.schema, shape.table) for shape in tables]
-    for place, item in items:
+    partitions = {(shape.schema, shape.table) for shape in tables if shape.root_oid}
+    for place, item in numbered(pipeline.rules, pipeline.routes):
+        patterns = TablePatterns([item.table])
+        if any(patterns.matches(*name) for name in partitions):
+            continue  # told apart
         if not any(_meant(item, shape) for shape in tables):
             hint = nearest(item.table, names) if is_literal(item.table) else ""
             yield warn("rules", f"{place}: {item.table} matches no table of the pipeline", hint)
 
 
-def _numbered(word: str, items: Iterable[Rule | Route]) -> list[tuple[str, Rule | Route]]:
-    return [(f"{word} {at}", item) for at, item in enumerate(items, start=1)]
+def _rules_of_partitions(pipeline: Pipeline, tables: Sequence[Shape]) -> Iterator[Check]:
+    for _, error in misplaced(numbered(pipeline.rules, pipeline.routes), tables):
+        yield fail("rules", error.message, _sentence(error.hint))
 
 
 def _rules_without_columns(rules: Sequence[Rule], tables: Sequence[Shape]) -> Iterator[Check]:
@@ -98,7 +109,8 @@ class _State:
 def _table_checks(pipeline: Pipeline, shape: Shape) -> Iterator[Check]:
     """Walk through the rules as a row does; the first that does not fit ends the walk."""
     fields = [Field(c.name, kind_of(c.base_oid or c.type_oid)) for c in shape.columns]
-    state = _State(fields, {c.name: c.name for c in shape.columns if c.key})
+    identifying = [shape.columns[index].name for index in shape.keys]
+    state = _State(fields, {name: name for name in identifying})
     for at, rule in enumerate(pipeline.rules, start=1):
         if not _meant(rule, shape):
             continue
@@ -120,8 +132,8 @@ def _table_checks(pipeline: Pipeline, shape: Shape) -> Iterator[Check]:
 def _key_checks(rule: Rule, state: _State, place: str, *, stateful: bool) -> Iterator[Check]:
     touched = set(mentioned(rule)) & state.keys.keys()
     if rule.transform is not None and touched:
-        text = f"{place}: {rule.transform.way} on {rule.transform.column}, which is part of the key"
-        yield fail("rules", text, "Rows with different keys could become one: leave the key alone.")
+        error = key_changed(rule.transform)
+        yield fail("rules", f"{place}: {error.message}", _sentence(error.hint))
     if rule.include is not None:
         touched = state.keys.keys() - set(rule.include)
     if stateful and touched and (rule.exclude is not None or rule.include is not None):
@@ -162,7 +174,9 @@ def _clashes(pipeline: Pipeline, tables: Sequence[Shape]) -> Iterator[Check]:
         target = route.target(shape.schema, shape.table) if route else (shape.schema, shape.table)
         if target in taken:
             text = f"{taken[target]} and {shape.name} both go to {'.'.join(target)}"
-            yield fail("rules", text, "Give one of them another route.")
+            # Of events nothing is lost; a table of the lake is of one table of the source.
+            level = fail if isinstance(pipeline.sink, DeltaSettings) else warn
+            yield level("rules", text, "Give one of them another route.")
         taken[target] = shape.name
 
 

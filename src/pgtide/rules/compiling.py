@@ -19,7 +19,7 @@ from pyspark.sql.types import BooleanType
 from pgtide.config.patterns import TablePatterns
 from pgtide.config.rules import OPERATIONS, Operation, Route, Rule
 from pgtide.errors import ConfigError
-from pgtide.rules.binding import applies, bind, renamed, surviving
+from pgtide.rules.binding import applies, bind, key_changed, renamed, surviving
 from pgtide.rules.cells import Cell, all_sent
 from pgtide.rules.comparisons import comparison
 from pgtide.rules.sql import expression, references
@@ -151,6 +151,8 @@ def _after(rule: Rule, cells: list[Cell], op: Column) -> list[Cell]:
         return cells
     if rule.transform is not None:
         column = rule.transform.column
+        if any(cell.key for cell in cells if cell.name == column):
+            raise key_changed(rule.transform)
         when = None if _applies_to_all(rule) else op.isin(_logged(rule.operations))
         return [
             transformed(rule.transform, cell, cells, when) if cell.name == column else cell

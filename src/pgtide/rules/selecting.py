@@ -12,6 +12,7 @@ from pgtide.postgres.names import is_literal, nearest
 from pgtide.postgres.verdict import Check, fail, warn
 from pgtide.rules.binding import bind
 from pgtide.rules.kinds import Field, Kind, kind_of
+from pgtide.rules.partitions import root_name
 from pgtide.shape import Shape
 
 _TIMES = (Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ, Kind.UNKNOWN)
@@ -19,7 +20,7 @@ _TIMES = (Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ, Kind.UNKNOWN)
 
 def check_selection(pipelines: dict[str, Pipeline], shapes: Sequence[Shape]) -> Iterator[Check]:
     """Patterns without tables, and tables that a pivot cannot be made of."""
-    names = [(shape.schema, shape.table) for shape in shapes]
+    names = list(dict.fromkeys(root_name(shape) for shape in shapes))
     for name, pipeline in pipelines.items():
         patterns = TablePatterns(pipeline.tables)
         for text in patterns.unmatched(names):
@@ -29,7 +30,7 @@ def check_selection(pipelines: dict[str, Pipeline], shapes: Sequence[Shape]) -> 
         if pivot is None:
             continue
         for shape in shapes:
-            if patterns.matches(*_root_name(shape)):
+            if patterns.matches(*root_name(shape)):
                 for line in _pivot_checks(pivot, pipeline.rules, shape, shapes):
                     yield Check("pivot", line.level, f"{name}: {line.message}", line.hint)
 
@@ -38,12 +39,6 @@ def _pivot(sink: SinkSettings) -> PivotSettings | None:
     if isinstance(sink, DeltaSettings):
         return sink.pivot if sink.mode == "pivot" else None
     return sink.pivot if isinstance(sink, FileSettings) and sink.envelope == "pivot" else None
-
-
-def _root_name(shape: Shape) -> tuple[str, str]:
-    if shape.root_oid:
-        return shape.root_schema, shape.root_table
-    return shape.schema, shape.table
 
 
 def _pivot_checks(

@@ -74,4 +74,5 @@ class CellReader:
             sent=sent,
             type_oid=column.base_oid or column.type_oid,
             attnum=column.attnum,
+            key=index in self.layout.keys,
         )

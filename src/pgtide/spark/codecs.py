@@ -33,16 +33,19 @@ from pyspark.sql.types import (
 
 from pgtide import oids, shape
 from pgtide.spark.array_text import decode_array, decode_hstore
-from pgtide.spark.sql_text import Sql, case, literal, pattern
+from pgtide.spark.sql_text import Sql, case, literal, pattern, type_name
 
 MAX_PRECISION = 38  # decimal digits that Spark's decimal holds
 MAX_OID = 2**32 - 1
 BYTEA_PREFIX = "\\x"
 
-# \z and not $, which also matches before a line feed at the end. Postgres knows no year 0.
-_DATE = r"(?!0000)\d{4}-\d\d-\d\d"
-_TIMESTAMP = rf"{_DATE} \d\d:\d\d:\d\d(?:\.\d{{1,6}})?"
-_FINITE = r"-?\d{1,400}(?:\.\d{1,400})?(?:e[+-]\d{1,3})?"
+# All without backslashes, see ``pattern``. The end is where no character is: $ also matches before
+# a line feed there. Postgres knows no year 0.
+_END = "(?!(?s:.))"
+_TWO = "[0-9]{2}"
+_DATE = f"(?!0000)[0-9]{{4}}-{_TWO}-{_TWO}"
+_TIMESTAMP = f"{_DATE} {_TWO}:{_TWO}:{_TWO}(?:[.][0-9]{{1,6}})?"
+_FINITE = "-?[0-9]{1,400}(?:[.][0-9]{1,400})?(?:e[+-][0-9]{1,3})?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +106,13 @@ def _numeric(typmod: int) -> Codec:
     precision = max(precision, scale)
     if precision > MAX_PRECISION:
         return TEXT
-    fraction = rf"(?:\.\d{{1,{scale}}})?" if scale else ""
-    return _guarded(DecimalType(precision, scale), rf"-?\d{{1,{precision}}}{fraction}")
+    fraction = f"(?:[.][0-9]{{1,{scale}}})?" if scale else ""
+    return _guarded(DecimalType(precision, scale), f"-?[0-9]{{1,{precision}}}{fraction}")
 
 
 def _guarded(spark_type: DataType, regex: str) -> Codec:
     """Texts that fit a pattern, cast."""
-    whole = pattern(rf"\A(?:{regex})\z")
+    whole = pattern(f"^(?:{regex}){_END}")
     return Codec(
         spark_type, lambda text: case(f"{text} RLIKE {whole}", _try_cast(text, spark_type))
     )
@@ -135,7 +138,7 @@ def _oid() -> Codec:
 
 
 def _float(spark_type: DataType) -> Codec:
-    finite = pattern(rf"\A{_FINITE}\z")
+    finite = pattern(f"^{_FINITE}{_END}")
 
     def decode(text: Sql) -> Sql:
         value = _try_cast(text, spark_type)
@@ -159,7 +162,7 @@ def _bytea(text: Sql) -> Sql:
 
 
 def _try_cast(text: Sql, spark_type: DataType) -> Sql:
-    return Sql(f"try_cast({text} AS {spark_type.simpleString()})")
+    return Sql(f"try_cast({text} AS {type_name(spark_type)})")
 
 
 TEXT = Codec(StringType(), lambda text: text, total=True, any_text=True)
@@ -175,6 +178,6 @@ _BY_OID = {
     oids.FLOAT8: _float(DoubleType()),
     oids.DATE: _guarded(DateType(), _DATE),
     oids.TIMESTAMP: _guarded(TimestampNTZType(), _TIMESTAMP),
-    oids.TIMESTAMPTZ: _guarded(TimestampType(), rf"{_TIMESTAMP}\+00"),
+    oids.TIMESTAMPTZ: _guarded(TimestampType(), f"{_TIMESTAMP}[+]00"),
     oids.BYTEA: Codec(BinaryType(), _bytea, total=True),
 }

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import WindowSpec
 
 from pgtide.spark.layout import ROW_OPS, Layout
-from pgtide.spark.sql_text import Sql, case, literal
+from pgtide.spark.sql_text import Sql, case, literal, type_name
 
 EVENT_TYPES = {
     "op": "string",
@@ -33,7 +33,7 @@ EVENT_TYPES = {
     "lsn": "bigint",
     "seq": "bigint",
     "xid": "bigint",
-    "committed_at": "timestamp",
+    "committed_at": "timestamp_ltz",
     "shape": "bigint",
 }
 EVENT = tuple(EVENT_TYPES)
@@ -145,7 +145,7 @@ def _key(layout: Layout, row: str) -> Sql:
 
 
 def _key_type(layout: Layout) -> str:
-    types = (layout.codecs[index].spark_type.simpleString() for index in layout.keys)
+    types = (type_name(layout.codecs[index].spark_type) for index in layout.keys)
     pairs = zip(key_names(layout), types, strict=True)
     return f"struct<{','.join(f'{name}:{kind}' for name, kind in pairs)}>"
 

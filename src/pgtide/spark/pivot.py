@@ -225,9 +225,9 @@ def _instant(value: Column, kind: DataType, name: str) -> Column:
     if isinstance(kind, TimestampType):
         return value
     if isinstance(kind, TimestampNTZType):
-        return F.concat(value.cast("string"), F.lit("Z")).cast("timestamp")
+        return F.concat(value.cast("string"), F.lit("Z")).cast(TimestampType())
     if isinstance(kind, DateType):
-        return F.concat(value.cast("string"), F.lit(" 00:00:00Z")).cast("timestamp")
+        return F.concat(value.cast("string"), F.lit(" 00:00:00Z")).cast(TimestampType())
     raise ConfigError(f"column {name} is no time", hint="Name a timestamp or date column.")
 
 

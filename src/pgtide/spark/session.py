@@ -62,6 +62,9 @@ LOCAL = {
     ),
 }
 
+DAEMON = {"spark.python.daemon.module": "pgtide.spark.python_daemon"}
+"""For workers that run in this interpreter, and so have pgtide; those of a cluster need not."""
+
 PER_CORE = (
     "spark.sql.shuffle.partitions",
     # Delta reads the state of a table in 50 tasks by default: seconds for every small one.
@@ -154,7 +157,8 @@ def _settings(given: dict[str, str]) -> dict[str, str]:
     settings = DEFAULTS | RUNTIME | given
     cores = local_cores(settings["spark.master"])
     if cores:
-        settings = LOCAL | dict.fromkeys(PER_CORE, str(cores)) | settings
+        own = DAEMON if _runs_workers(settings) else {}
+        settings = LOCAL | own | dict.fromkeys(PER_CORE, str(cores)) | settings
     if "io.delta:delta-spark" not in settings.get("spark.jars.packages", ""):
         jars = [str(jar) for jar in delta_jars(given)]
         settings["spark.jars"] = ",".join(filter(None, [settings.get("spark.jars"), *jars]))
@@ -167,6 +171,12 @@ def _settings(given: dict[str, str]) -> dict[str, str]:
         quiet = f"-Dlog4j2.configurationFile={LOG4J.as_uri()}"
         settings["spark.driver.extraJavaOptions"] = f"{quiet} {options}"
     return settings
+
+
+def _runs_workers(settings: Mapping[str, str]) -> bool:
+    """Whether Python workers of a local session run in this interpreter."""
+    given = settings.get("spark.pyspark.python", os.environ.get("PYSPARK_PYTHON", sys.executable))
+    return given == sys.executable
 
 
 def local_cores(master: str) -> int:

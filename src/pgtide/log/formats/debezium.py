@@ -3,7 +3,8 @@
 Where the log has other facts than Debezium: ``source.version`` is pgtide's, ``source.name``
 the slot; ``lsn`` and ``sequence`` hold the commit LSN of the transaction, for Debezium the
 LSN of the change; ``snapshot`` is ``true`` for rows of the newest initial snapshot, none of
-which is told to be its last, and ``incremental`` for all others that were read, not changed;
+which is told to be its last, and ``incremental`` for all others that were read, not changed
+(these have an ``lsn`` too, where they stand in the log, for Debezium none);
 ``xmin`` and ``origin`` are unknown, as are the values of columns that are not part of the
 replica identity: they are missing in ``before``. An update of the key is one event ``u``,
 where Debezium writes a delete and a create. DDL and sweeps, which Debezium does not know,

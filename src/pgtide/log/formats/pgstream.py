@@ -7,7 +7,8 @@ printed is never rounded. Unchanged TOASTed columns are left out.
 
 Where the log has other facts: ``lsn`` is the commit LSN; ids are built from the relation's
 oid instead of an xid that pgstream's own tables hand out, so ``schema_id`` is null. DDL is
-the message ``pgstream.ddl`` with the fields of version 1; a sweep is ``pgtide.sweep``.
+the message ``pgstream.ddl`` with the fields of version 1, but for ``unique`` of a column, which
+the log does not know; a sweep is ``pgtide.sweep``.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pgtide.log.source import LogSource
 from pgtide.shape import Column, Shape
 
 _ACTIONS = {"insert": "I", "update": "U", "delete": "D", "truncate": "T", "read": "I"}
+_IDENTITIES = {"a": "ALWAYS", "d": "BY DEFAULT"}
 
 
 def format_event(event: Event, source: LogSource, now: datetime) -> dict[str, Any]:
@@ -126,7 +128,9 @@ def _message(event: Event) -> dict[str, Any]:
 
 
 def _ddl(event: Event, payload: dict[str, Any]) -> dict[str, Any]:
-    objects = payload.get("objects") or payload.get("dropped") or []
+    # Of what a command dropped, what it named: the rest went with that.
+    dropped = [item for item in payload.get("dropped") or [] if item.get("original", True)]
+    objects = payload.get("objects") or dropped
     return {
         "ddl": payload.get("statement") or payload.get("query"),
         "schema_name": event.schema or next((o.get("schema") for o in objects), None) or "",
@@ -138,7 +142,16 @@ def _ddl(event: Event, payload: dict[str, Any]) -> dict[str, Any]:
 def _ddl_object(item: dict[str, Any]) -> dict[str, Any]:
     described = {name: item.get(name) for name in ("type", "identity", "schema", "oid")}
     if item.get("columns"):
-        described["columns"] = item["columns"]
+        described["columns"] = [_ddl_column(column) for column in item["columns"]]
     if item.get("primary_key"):
         described["primary_key_columns"] = item["primary_key"]
     return described
+
+
+def _ddl_column(column: dict[str, Any]) -> dict[str, Any]:
+    described = {name: column.get(name) for name in ("attnum", "name", "type", "nullable")}
+    return described | {
+        "default": column.get("default"),
+        "generated": bool(column.get("generated")),
+        "identity": _IDENTITIES.get(column.get("identity") or ""),
+    }

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 
 from pgtide.sinks.delta.columns import TargetColumn, existing_columns
 from pgtide.sinks.delta.target import Target
-from pgtide.spark.sql_text import quoted
+from pgtide.spark.sql_text import quoted, type_name
 
 _WIDER: dict[type[DataType], tuple[type[DataType], ...]] = {
     ByteType: (ShortType, IntegerType, LongType, DoubleType),
@@ -80,8 +80,8 @@ class _Reshaping:
                 continue
             if widens(column.type, wish.type):
                 self._target.set_properties({"delta.enableTypeWidening": "true"})
-                name, type_name = quoted(column.name), wish.type.simpleString()
-                self._alter(f"ALTER COLUMN {name} TYPE {type_name}")
+                name, kind = quoted(column.name), type_name(wish.type)
+                self._alter(f"ALTER COLUMN {name} TYPE {kind}")
             else:
                 self._set_aside(column)
 
@@ -125,8 +125,7 @@ class _Reshaping:
         for wish in self._wanted:
             if wish.name.lower() not in there:
                 comment = f" COMMENT '{wish.comment}'" if wish.comment else ""
-                type_name = wish.type.simpleString()
-                self._alter(f"ADD COLUMNS ({quoted(wish.name)} {type_name}{comment})")
+                self._alter(f"ADD COLUMNS ({quoted(wish.name)} {type_name(wish.type)}{comment})")
 
 
 def widens(old: DataType, new: DataType) -> bool:
