@@ -12,6 +12,7 @@ from pgtide.config import Config
 from pgtide.errors import TargetError
 from pgtide.pipeline.running import PipelineRun
 from pgtide.pipeline.state import State
+from pgtide.spark.changes import changes, latest
 from tests.fixtures.capture import Captured
 
 TABLES = """CREATE TABLE deferred (id int PRIMARY KEY DEFERRABLE, v text);
@@ -113,3 +114,29 @@ def test_views_follow_their_tables(spark: SparkSession, captured: Captured) -> N
     shutil.rmtree(captured.directory / "lake" / "s")
     run(spark, captured, sink=sink)
     assert [row["id"] for row in spark.table(f"`{name}`.s_a_b").collect()] == [2]
+
+
+def test_a_column_that_partitions_get_with_a_default(
+    spark: SparkSession, captured: Captured
+) -> None:
+    """Postgres keeps what older rows hold with each partition, not with the partitioned table."""
+    captured.run(
+        """CREATE TABLE p (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);
+CREATE TABLE p1 (gone int, v text, id int NOT NULL);
+ALTER TABLE p1 DROP gone;
+ALTER TABLE p ATTACH PARTITION p1 FOR VALUES FROM (0) TO (9);
+CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (9) TO (99) PARTITION BY RANGE (id);
+CREATE TABLE p21 PARTITION OF p2 FOR VALUES FROM (9) TO (99);
+INSERT INTO p VALUES (1, 'a'), (10, 'b');
+"""
+    )
+    sink = {"type": "delta", "path": str(captured.directory / "lake")}
+    run(spark, captured, sink=sink)
+    captured.run("ALTER TABLE p ADD w text DEFAULT 'a \"q\", b', ADD at date DEFAULT now();\n")
+    captured.run("INSERT INTO p VALUES (2, 'c', NULL, NULL);\nUPDATE p SET v = 'd' WHERE id = 1;")
+    run(spark, captured, sink=sink)
+    assert mirror(spark, captured, "public", "p") == source(captured, "p")
+    found = latest(spark, captured.config.log.path, "p").collect()
+    assert sorted(str([*row]) for row in found) == source(captured, "p")
+    inserted = changes(spark, captured.config.log.path, "p").filter("op = 'insert'").collect()
+    assert [row["after"]["w"] for row in inserted].count('a "q", b') == 2

@@ -16,6 +16,7 @@ from pgtide.log.readers import list_readers
 from pgtide.log.retention import retain
 from pgtide.log.storage import Storage
 from pgtide.log.table import open_table
+from pgtide.pipeline import replaying
 from pgtide.pipeline.lease import Lease, holder_of
 from pgtide.pipeline.replaying import replay, target_tables
 from pgtide.pipeline.running import PipelineRun
@@ -127,6 +128,28 @@ def test_replay_and_what_retention_took(spark: SparkSession, captured: Captured)
     StateFile(storage(config), "lake").drop()
     with pytest.raises(LogGap):
         run(spark, other)
+
+
+def test_retention_waits_for_a_replay(
+    spark: SparkSession, captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may run while the old target is being deleted, and no reader needed the log until then."""
+    captured.run("CREATE TABLE t (id int PRIMARY KEY);\nINSERT INTO t VALUES (1), (2);\n")
+    captured.capture()
+    config = configure(captured)
+    run(spark, config)
+    log = storage(config)
+
+    def clear_slowly(*arguments: Any) -> None:
+        changes = log.child("changes")
+        readers = list_readers(log)
+        assert not retain(changes, open_table(changes), readers, 0.0, now=time.time() + 3 * 86_400)
+        clear(*arguments)
+
+    clear = replaying._clear
+    monkeypatch.setattr(replaying, "_clear", clear_slowly)
+    replay(spark, config, "lake")
+    assert mirror(captured, "t") == source(captured, "t")
 
 
 def test_a_pipeline_runs_once_at_a_time(captured: Captured) -> None:

@@ -7,7 +7,7 @@ they are: a step says between which positions its rows lie.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -141,8 +141,9 @@ def _barriers(mark: Mark, shapes: Mapping[int, Shape]) -> Iterator[Step]:
         # A partition's own rows leave the root with it, which only a new look can tell.
         if item["type"] == "table" and "root" not in item:
             yield Dropped((item["schema"], item["name"]), mark.at)
-    for item in mark.payload.get("objects", ()):
-        yield from _changed(item, mark.at, shapes)
+    objects = mark.payload.get("objects", ())
+    for item in objects:
+        yield from _changed(item, objects, mark.at, shapes)
 
 
 def _swept(mark: Mark, shapes: Mapping[int, Shape]) -> Swept:
@@ -154,8 +155,13 @@ def _swept(mark: Mark, shapes: Mapping[int, Shape]) -> Swept:
     return Swept(layout.table, mark.at, layout, (sweep,))
 
 
-def _changed(item: Mapping[str, Any], at: Position, shapes: Mapping[int, Shape]) -> Iterator[Step]:
-    """What a command did to one object: nothing, unless it is a table of its own."""
+def _changed(
+    item: Mapping[str, Any],
+    objects: Sequence[Mapping[str, Any]],
+    at: Position,
+    shapes: Mapping[int, Shape],
+) -> Iterator[Step]:
+    """What a command did to one of its objects: nothing, unless it is a table of its own."""
     history = sorted((s for s in shapes.values() if s.oid == item.get("oid")), key=lambda s: s.id)
     after = next((s for s in reversed(history) if _is(s, item)), None)
     if after is None or after.root_oid:
@@ -165,7 +171,7 @@ def _changed(item: Mapping[str, Any], at: Position, shapes: Mapping[int, Shape])
         old, new = (before.schema, before.table), (after.schema, after.table)
         yield Renamed(old, at, new, after.oid)
     known = {column.attnum for column in before.columns} if before else set()
-    missing = missing_values(item["columns"]) if before is not None else {}
+    missing = missing_values(item, objects) if before is not None else {}
     defaults = {attnum: text for attnum, text in missing.items() if attnum not in known}
     yield Reshaped((after.schema, after.table), at, Layout.of(after, shapes), defaults)
 

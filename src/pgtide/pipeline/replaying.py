@@ -18,11 +18,13 @@ from pgtide.config.sinks import DeltaSettings
 from pgtide.errors import LogGap, PipelineError
 from pgtide.log.files import delete, walk
 from pgtide.log.reader import Log
+from pgtide.log.readers import update_reader
 from pgtide.log.storage import Storage
 from pgtide.pipeline.lease import Lease
+from pgtide.pipeline.parking import reader_name
 from pgtide.pipeline.running import PipelineRun
 from pgtide.pipeline.state import State, StateFile
-from pgtide.position import Position
+from pgtide.position import Lsn, Position
 from pgtide.rules import compile_rules
 from pgtide.shape import Shape
 from pgtide.sinks.delta.lake import name_aside
@@ -34,7 +36,19 @@ _DELTA_LOG = "_delta_log/"
 def check_replay(config: Config, name: str, start: Position | None) -> None:
     """Refuse while it runs, and what could only end with half a table."""
     with Lease(Storage(config.log.path, config.log.storage), name):
-        pass
+        _check(config, name, start)
+
+
+def _hold(config: Config, name: str, start: Position | None) -> None:
+    """Keep the log as it is before anything is deleted: retention may run at any moment."""
+    _check(config, name, start)
+    version = Log(config.log.path, config.log.storage).snapshot().version
+    log = Storage(config.log.path, config.log.storage)
+    update_reader(log, reader_name(name), version, start or Position(Lsn(0)))
+    _check(config, name, start)
+
+
+def _check(config: Config, name: str, start: Position | None) -> None:
     snapshot = Log(config.log.path, config.log.storage).snapshot()
     needed = start.lsn if start is not None else 0
     if needed < snapshot.complete_from:
@@ -94,8 +108,8 @@ def replay(
 ) -> State:
     """Build the target anew until it is current; from ``start`` on, on top of what it has."""
     storage = Storage(config.log.path, config.log.storage)
-    check_replay(config, name, start)
     with Lease(storage, name) as lease:
+        _hold(config, name, start)
         StateFile(storage, name).drop()
         if start is None:
             _clear(config, name)

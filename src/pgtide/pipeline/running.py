@@ -21,8 +21,10 @@ from pgtide.config.model import Config
 from pgtide.errors import LogGap, PgtideError, TargetClosed, TargetUnavailable
 from pgtide.log.reader import Log
 from pgtide.log.readers import update_reader
+from pgtide.log.schema import CHANGES
 from pgtide.log.snapshot import Snapshot
 from pgtide.log.storage import Storage
+from pgtide.log.table import commit_path
 from pgtide.pipeline import parking
 from pgtide.pipeline.delivery import Delivery
 from pgtide.pipeline.lease import Lease
@@ -138,9 +140,12 @@ class PipelineRun:
         self._select(state)
         oldest = min([state.position, *(parked.position for parked in state.parked.values())])
         self._refuse_gap(self._log.snapshot(), oldest)
-        parking.register(self._storage, self._name, state, self._file.needed_version(state))
+        version = self._file.needed_version(state)
+        parking.register(self._storage, self._name, state, version)
         if state.stream_began and not self._file.streams:
-            self._begin_again(state)
+            self._begin_again(state, "has lost its stream's checkpoint")
+        elif self._storage.child(CHANGES).read(commit_path(version)) is None:
+            self._begin_again(state, "was forgotten, and the log has cleaned what it was at")
         return state
 
     def _select(self, state: State) -> None:
@@ -152,16 +157,12 @@ class PipelineRun:
         refuse_lost_beginning(self._name, self._log.snapshot(), tables)
         widen(self._name, self._file, state, wanted, tables)
 
-    def _begin_again(self, state: State) -> None:
-        """The stream's checkpoint is gone: what comes after the position is history now.
+    def _begin_again(self, state: State, why: str) -> None:
+        """The stream cannot go on: what comes after the position is history now.
 
-        The newest version of the log will do, be those that the stream began at cleaned away.
+        The newest version of the log will do, be those that it was at cleaned away.
         """
-        logger.warning(
-            "pipeline %s has lost its stream's checkpoint; it goes on at %s",
-            self._name,
-            state.position,
-        )
+        logger.warning("pipeline %s %s; it goes on at %s", self._name, why, state.position)
         snapshot = self._log.snapshot()
         self._file.clear_stream()  # parts may be left
         cuts = self._frames.cuts(snapshot, state.position, self._settings.batch)

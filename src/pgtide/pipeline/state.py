@@ -3,7 +3,8 @@
 The stream's own checkpoint is beside it, in ``stream``. The two belong together: deleting the
 directory makes the pipeline a new one, with another incarnation, that reads the log from its
 beginning; sinks tell by position, not by batch number, what they have. When only ``stream`` is
-gone the pipeline gets another incarnation too, and goes on at its position. Beside them are
+gone, or the log no longer has the version that it is at, the pipeline gets another incarnation
+too, and goes on at its position. Beside them are
 ``error.json``, why it last failed, until a batch succeeds; and ``resume/…``, one file for each
 request to take parked tables up again.
 """

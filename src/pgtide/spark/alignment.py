@@ -78,15 +78,36 @@ def added_columns(ddl: Iterable[str], relation: int) -> dict[int, str]:
     """From payloads of DDL: what rows from before ADD COLUMN hold in a column, by attnum."""
     added: dict[int, str] = {}
     for payload in ddl:
-        for item in json.loads(payload).get("objects", ()):
+        objects = json.loads(payload).get("objects", ())
+        for item in objects:
             if item.get("oid") == relation:
-                added.update(missing_values(item.get("columns", ())))
+                added.update(missing_values(item, objects))
     return added
 
 
-def missing_values(columns: Iterable[Mapping[str, Any]]) -> dict[int, str]:
-    """Of columns as a DDL describes them, those that older rows have a value in, as text."""
-    return {c["attnum"]: _only_element(c["missing"]) for c in columns if c["missing"]}
+def missing_values(
+    table: Mapping[str, Any], objects: Iterable[Mapping[str, Any]]
+) -> dict[int, str]:
+    """Of a table as a DDL describes it, the columns that older rows have a value in, as text.
+
+    Of a partitioned table only its partitions know, which are among the DDL's ``objects``. ADD
+    COLUMN gives all of them the same value; what only some have they brought along when they
+    were attached. Their columns may have other numbers.
+    """
+    columns = table.get("columns", ())
+    if table.get("kind") != "p":
+        return {c["attnum"]: _only_element(c["missing"]) for c in columns if c["missing"]}
+    partitions = [
+        {c["name"]: c["missing"] for c in item["columns"]}
+        for item in objects
+        if item.get("kind") == "r" and (item.get("root") or {}).get("oid") == table["oid"]
+    ]
+    found = {}
+    for column in columns:
+        values = {partition.get(column["name"]) for partition in partitions}
+        if len(values) == 1 and (value := values.pop()):
+            found[column["attnum"]] = _only_element(value)
+    return found
 
 
 def _only_element(array: str) -> str:
