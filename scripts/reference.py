@@ -50,10 +50,7 @@ pipelines:
   lake:
     sink: {type: delta, path: ./tide/lake, mode: mirror}
     tables: ["public.*"]
-```
-
-`source.snapshot` is checked, but nothing uses it yet: rows from before `pgtide init` are not in
-the log."""
+```"""
 
 
 def command_line() -> str:

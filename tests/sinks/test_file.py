@@ -18,8 +18,10 @@ from pyspark.sql import SparkSession
 
 from pgtide.config import Config
 from pgtide.config.sinks import FileSettings
+from pgtide.errors import PipelineError
 from pgtide.log.formats import formatter
 from pgtide.log.storage import Storage
+from pgtide.pipeline.replaying import replay
 from pgtide.pipeline.running import PipelineRun
 from pgtide.pipeline.state import StateFile
 from tests.fixtures.capture import Captured
@@ -225,6 +227,22 @@ TRUNCATE t;
 
 def _goods(id_: int, secret: str, cost: str | None, at: datetime | None) -> dict[str, Any]:
     return {"id": id_, "secret": secret, "cost": cost and Decimal(cost), "at": at}
+
+
+def test_replay_does_not_pretend(spark: SparkSession, captured: Captured) -> None:
+    """What files hold is not written again, and not deleted either: that is said."""
+    captured.run("CREATE TABLE t (id int PRIMARY KEY);\nINSERT INTO t VALUES (1);")
+    captured.capture()
+    path = deliver(spark, captured, {})
+    pipeline = {"sink": {"type": "file", "path": str(path)}}
+    config = Config.model_validate({**captured.settings, "pipelines": {NAME: pipeline}})
+    with pytest.raises(PipelineError, match="files are written once") as raised:
+        replay(spark, config, NAME)
+    assert str(path) in raised.value.hint
+    before = json_events(path / "public" / "t")
+    path.rename(captured.directory / "away")
+    replay(spark, config, NAME)
+    assert json_events(path / "public" / "t") == before != []
 
 
 def test_keep_deletes_only_old_files_of_ours(spark: SparkSession, captured: Captured) -> None:

@@ -31,11 +31,11 @@ def command(
     """Build a pipeline's target from the log once more.
 
     Deletes the pipeline's Delta tables and what it knows of itself, then runs it until it has
-    applied all that the log holds. Files are not deleted. With --from the target stays, and
-    changes are delivered again on top of it: for one that was restored to an earlier moment.
-    Refused while the pipeline runs, and when the log does not go back far enough. Exits with 1
-    if tables are parked at the end. JSON: {"pipeline", "deleted": [place], "position", "rows",
-    "batches", "withheld", "last_batch", "parked"}.
+    applied all that the log holds. With --from the target stays, and changes are delivered again
+    on top of it: for one that was restored to an earlier moment. Refused while the pipeline
+    runs, when the log does not go back far enough, and where files hold changes already. Exits
+    with 1 if tables are parked at the end. JSON: {"pipeline", "deleted": [place], "position",
+    "rows", "batches", "withheld", "last_batch", "parked"}.
 
     \b
     Examples:

@@ -6,7 +6,7 @@ import json
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -69,7 +69,15 @@ def command(
         return _run(invocation, names, started, until_current=until_current)
     finally:
         for session in started:
-            session.stop()
+            _stop(session)
+
+
+def _stop(session: SparkSession) -> None:
+    """End Spark. A Java that was killed cannot be told; what that did was said already."""
+    from py4j.protocol import Py4JError
+
+    with suppress(Py4JError, OSError):
+        session.stop()
 
 
 def _take_snapshot(config: Config, spark: SparkSession, *, quiet: bool) -> bool:

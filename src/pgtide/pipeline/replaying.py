@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from pgtide.config import TablePatterns
 from pgtide.config.model import Config, Pipeline
-from pgtide.config.sinks import DeltaSettings
+from pgtide.config.sinks import DeltaSettings, FileSettings
 from pgtide.errors import LogGap, PipelineError
 from pgtide.log.files import delete, walk
 from pgtide.log.reader import Log
@@ -29,6 +29,7 @@ from pgtide.rules import compile_rules
 from pgtide.shape import Shape
 from pgtide.sinks.delta.lake import name_aside
 from pgtide.sinks.directories import table_path
+from pgtide.sinks.ledger import ledgers
 
 _DELTA_LOG = "_delta_log/"
 
@@ -60,6 +61,13 @@ def _check(config: Config, name: str, start: Position | None) -> None:
             f"pgtide replay --pipeline {name} --from {snapshot.complete_from}",
         )
     sink = config.pipelines[name].sink
+    if isinstance(sink, FileSettings) and (written := _written(sink)) > (start or Position(Lsn(0))):
+        raise PipelineError(
+            "files are written once",
+            detail=f"Those below {sink.path} hold changes up to {written}, which would not be "
+            "written again.",
+            hint=f"Move {sink.path} away, then again: pgtide replay --pipeline {name}",
+        )
     keeps_state = isinstance(sink, DeltaSettings) and sink.mode in ("mirror", "scd2")
     if start is not None and keeps_state and not target_tables(config, name):
         raise PipelineError(
@@ -68,6 +76,12 @@ def _check(config: Config, name: str, start: Position | None) -> None:
             "would lack rows.",
             hint=f"Build it from the beginning: pgtide replay --pipeline {name}",
         )
+
+
+def _written(sink: FileSettings) -> Position:
+    """Up to where files hold changes, of some table."""
+    found = [ledger.position for ledger in ledgers(Storage(sink.path, sink.storage))]
+    return max((p for p in found if p is not None), default=Position(Lsn(0)))
 
 
 def target_tables(config: Config, name: str) -> list[str]:
