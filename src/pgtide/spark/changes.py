@@ -37,6 +37,7 @@ from pgtide.spark.logged_table import LoggedTable
 from pgtide.spark.moments import Moment, moment_of, until
 from pgtide.spark.paths import spark_path
 from pgtide.spark.sql_text import case, literal, strings_where
+from pgtide.spark.stream_reader import registered
 from pgtide.spark.swept_state import before, sweeps_of
 
 EVENT_OPS = (*ROW_OPS, "truncate")  # a sweep is none: it tells what targets should not have
@@ -49,6 +50,7 @@ def changes(
     table: str | Sequence[str],
     *,
     stream: bool = False,
+    reader: str | None = None,
     on_unrepresentable: Policy = "fail",
     storage: Mapping[str, str] | None = None,
 ) -> DataFrame:
@@ -57,15 +59,24 @@ def changes(
     ``before`` holds what the source sent of the old row: its replica identity. A column named
     in ``unchanged`` was not sent and is NULL in ``after``. With ``stream`` the result is a
     streaming frame of everything the log holds and of what comes; when the table's columns
-    change it fails and is to be started again, from its checkpoint.
+    change it fails and is to be started again, from its checkpoint. With a name for ``reader``
+    the log keeps what the query needs, also while it is stopped, until the reader is forgotten.
 
     A list of tables is read in one pass: ``op, lsn, seq, xid, committed_at, table``, and for
     each table a column of its name with ``before, after, unchanged``, NULL in others' rows.
     """
     check_policy(on_unrepresentable)
     source = _Source.open(spark, log, storage)
+    if reader is not None and not stream:
+        raise ConfigError("only a stream is a reader", hint="Give stream=True as well.")
     found = source.tables([table] if isinstance(table, str) else table)
-    rows = _refuse_new_shapes(source.stream(), source, found) if stream else source.batch(found)
+    if stream:
+        rows = source.stream()
+        if reader is not None:
+            rows = registered(spark, source.storage, reader, rows)
+        rows = _refuse_new_shapes(rows, source, found)
+    else:
+        rows = source.batch(found)
     ids = [shape for one in found for shape in one.ids]
     rows = rows.filter(F.col("op").isin(*EVENT_OPS) & of_shapes(ids))
     aligned = source.aligned(rows, found)
