@@ -90,7 +90,10 @@ def file_rows(directory: Path) -> list[tuple[int, str]]:
     return sorted((int(event["after"]["id"]), event["op"]) for event in changes)
 
 
-@pytest.mark.parametrize("kind", ["mirror", "history", "scd2", "file"])
+OTHERS = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("history", "scd2", "file")]
+
+
+@pytest.mark.parametrize("kind", ["mirror", *OTHERS])
 def test_a_snapshot_and_a_large_transaction_in_parts(
     spark: SparkSession,
     database: Database,
@@ -135,7 +138,7 @@ def test_a_snapshot_and_a_large_transaction_in_parts(
         assert found(spark, captured, kind) == wanted
 
 
-@pytest.mark.parametrize("kind", ["mirror", "history"])
+@pytest.mark.parametrize("kind", ["mirror", OTHERS[0]])
 def test_a_snapshot_that_comes_by_the_stream(
     spark: SparkSession, captured: Captured, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:

@@ -20,8 +20,8 @@ from psycopg import pq, sql
 from pgtide.capture import libpq
 from pgtide.capture.receive import POLL_S, Receiver
 from pgtide.errors import SourceUnavailable
-from pgtide.log.text_page import TextPage, text_page
 from pgtide.postgres.connection import SqlConnection
+from pgtide.snapshot.text_page import TextPage, text_page
 from pgtide.wal.copy_text import parse_lines
 
 Batch = TypeVar("Batch")

@@ -8,9 +8,9 @@ from deltalake.transaction import AddAction
 
 from pgtide.log.datafile import merged_statistics
 from pgtide.log.parts import ROW_GROUP_BYTES, ROW_GROUP_ROWS, Part
-from pgtide.log.read_rows_file import ReadRowsFile, SameRows
 from pgtide.log.storage import Storage
-from pgtide.log.text_page import TextPage
+from pgtide.snapshot.read_rows_file import ReadRowsFile, SameRows
+from pgtide.snapshot.text_page import TextPage
 
 FILE_BYTES = 32 << 20  # compressed, at which the next file begins
 

@@ -20,7 +20,6 @@ from psycopg import sql
 
 from pgtide.capture.faults import fault
 from pgtide.errors import PgtideError
-from pgtide.log.read_rows_file import SameRows
 from pgtide.log.schema import CHANGES
 from pgtide.log.storage import Storage
 from pgtide.position import Lsn
@@ -29,6 +28,7 @@ from pgtide.snapshot.chunks import Chunk
 from pgtide.snapshot.copying import copy_pages
 from pgtide.snapshot.keeper import APPLICATION, no_timeouts
 from pgtide.snapshot.read_parts import ReadParts
+from pgtide.snapshot.read_rows_file import SameRows
 
 OWN_FILE_BYTES = 8 << 20  # of a file, compressed, after which the next table gets its own
 

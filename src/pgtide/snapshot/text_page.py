@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pgtide.errors import ProtocolError
-from pgtide.log.thrift import varint
+from pgtide.snapshot.thrift import varint
 from pgtide.wal.copy_text import parse_lines, parse_values
 
 LENGTH_BYTES = 4  # before each text

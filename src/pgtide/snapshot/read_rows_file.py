@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 
 from pgtide.log.datafile import PARQUET_OPTIONS, STATISTICS
 from pgtide.log.schema import FILE_SCHEMA
-from pgtide.log.text_page import TextPage, levels, run
-from pgtide.log.thrift import (
+from pgtide.snapshot.text_page import TextPage, levels, run
+from pgtide.snapshot.thrift import (
     BINARY,
     I32,
     STRUCT,

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from pgtide.errors import InvalidText, ProtocolError
-from pgtide.log.read_rows_file import ReadRowsFile, SameRows
 from pgtide.log.schema import FILE_SCHEMA
-from pgtide.log.text_page import text_page
-from pgtide.log.thrift import fields
+from pgtide.snapshot.read_rows_file import ReadRowsFile, SameRows
+from pgtide.snapshot.text_page import text_page
+from pgtide.snapshot.thrift import fields
 
 READ_AT = datetime(2024, 2, 29, 12, 30, 0, 123456, tzinfo=UTC)
 SAME = SameRows(lsn=2**40 - 1, read_at=READ_AT, schema="Schéma", table='a "b"', shape=7)
