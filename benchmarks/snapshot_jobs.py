@@ -48,14 +48,14 @@ class Jobs:
 
 
 def main() -> None:
-    from pgtide.cli.run import spark_session
+    from pgtide.cli.snapshot import copying_session
     from pgtide.config import load
     from pgtide.snapshot.initial import InitialSnapshot
 
     spark = None
     for line in sys.stdin:
         config = load(Path(line.strip()), {})
-        spark = spark or spark_session(config)
+        spark = spark or copying_session(config)
         # Python's own workers are started by the first job.
         spark.sparkContext.parallelize(range(2), 2).count()
         snapshot = InitialSnapshot(config, spark)
