@@ -31,6 +31,7 @@ from pgtide.verify.moment import NAME, nudge
 POLL_S = 0.2
 PATIENCE_S = 600.0  # without any progress of whoever runs elsewhere
 NUDGE_S = 5.0
+NEAR_BYTES = 1 << 20  # of WAL, which take less time than starting a capture
 # An object store does not tell whether a pipeline runs: for so long its state is watched first.
 SILENCE_S = 30.0
 
@@ -52,6 +53,11 @@ class Readiness:
 
     def state(self) -> State | None:
         return self._file.load()
+
+    def near(self, lsn: Lsn) -> bool:
+        """Whether there is next to nothing left to do up to a position."""
+        position = self._log.position
+        return lsn - position < NEAR_BYTES and self._applied(position)[0]
 
     def reach(self, lsn: Lsn, check: Callable[[], None] | None = None) -> None:
         """Return when everything that was committed before ``lsn`` is in the target.
