@@ -22,6 +22,7 @@ from pgtide.log.snapshot import added_file, newest_snapshot
 from pgtide.log.storage import Storage
 from pgtide.log.table import commit_path
 from pgtide.position import Lsn, Position
+from pgtide.spark.paths import spark_path
 
 LOOK_BACK = 100  # versions
 
@@ -51,7 +52,7 @@ class StreamReader(StreamingQueryListener):
         """Spark calls it after each batch, one after the other."""
         if self._metric not in event.progress.observedMetrics:
             return
-        place = f"{self._log.child(CHANGES).root.rstrip('/')}]"
+        place = f"{spark_path(self._log.child(CHANGES).root)}]"
         for source in event.progress.sources:
             # Spark plans its last batch again when a query goes on: it needs where that began.
             if not source.description.rstrip().endswith(place) or not source.startOffset:
