@@ -1,7 +1,7 @@
 """Waiting until a pipeline has applied what the source had committed at a position.
 
-What runs elsewhere is waited for. Where nobody captures, or nobody runs the pipeline, that is
-done here, until current.
+What runs elsewhere is waited for. Where nobody captures, that is done here until the end of the
+``with`` block; where nobody runs the pipeline, that is done here until current.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
 
 from pyspark.sql import SparkSession
 
-from pgtide.capture.engine import Capture
 from pgtide.config.model import Config
-from pgtide.errors import PipelineError, SlotBusy, TargetUnavailable
+from pgtide.errors import PipelineError, TargetUnavailable
 from pgtide.log.reader import Log
 from pgtide.log.snapshot import Snapshot
 from pgtide.log.storage import Storage
@@ -25,13 +26,12 @@ from pgtide.pipeline.running import PipelineRun
 from pgtide.pipeline.state import State, StateFile
 from pgtide.position import Lsn
 from pgtide.postgres.connection import connect
-from pgtide.postgres.slot import capture_pids
 from pgtide.verify.moment import NAME, nudge
+from pgtide.verify.own_capture import OwnCapture
 
 POLL_S = 0.2
 PATIENCE_S = 600.0  # without any progress of whoever runs elsewhere
 NUDGE_S = 5.0
-NEAR_BYTES = 1 << 20  # of WAL, which take less time than starting a capture
 # An object store does not tell whether a pipeline runs: for so long its state is watched first.
 SILENCE_S = 30.0
 
@@ -50,22 +50,35 @@ class Readiness:
         self._storage = Storage(self.config.log.path, self.config.log.storage)
         self._log = Log(self.config.log.path, self.config.log.storage)
         self._file = StateFile(self._storage, self.pipeline)
+        self._capture = OwnCapture(self.config)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._capture.stop()
 
     def state(self) -> State | None:
         return self._file.load()
 
-    def near(self, lsn: Lsn) -> bool:
-        """Whether there is next to nothing left to do up to a position."""
-        position = self._log.position
-        return lsn - position < NEAR_BYTES and self._applied(position)[0]
+    def capture(self) -> None:
+        """See to it that somebody captures, and raise what stopped him if it was us."""
+        if self.run_here:
+            self._capture.check()
+            self._capture.ensure()
 
     def reach(self, lsn: Lsn, check: Callable[[], None] | None = None) -> None:
         """Return when everything that was committed before ``lsn`` is in the target.
 
         ``check`` is called meanwhile, and raises when it is not to be waited for any more.
         """
-        if self.run_here and not self._logged(lsn)[0] and not self._captured():
-            self._capture()
+        if not self._logged(lsn)[0]:
+            self.capture()
         self._wait(lambda: self._logged(lsn), f"the log to reach {lsn}", check, nudge=True)
         if self.run_here and not self._applied(lsn)[0] and not self._runs():
             self._run()
@@ -100,6 +113,7 @@ class Readiness:
                 raise TargetUnavailable("the verification was stopped")
             if check is not None:
                 check()
+            self._capture.check()
             done, seen = look()
             now = time.monotonic()
             if seen != last:
@@ -119,16 +133,6 @@ class Readiness:
             nudge(connection)
 
     # -- doing it here --------------------------------------------------------------------
-
-    def _captured(self) -> bool:
-        with connect(self.config.source.url.reveal(), application_name=NAME) as connection:
-            return bool(capture_pids(connection, self.config.source.slot))
-
-    def _capture(self) -> None:
-        try:
-            Capture(self.config).run(until_current=True)
-        except SlotBusy:
-            return  # somebody has just begun to
 
     def _runs(self) -> bool:
         if self._storage.local is not None:

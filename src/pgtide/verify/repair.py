@@ -8,15 +8,11 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
-from pgtide.capture.engine import Capture
 from pgtide.config.model import Config
-from pgtide.errors import PipelineError, SlotBusy, TargetUnavailable
+from pgtide.errors import PipelineError, TargetUnavailable
 from pgtide.log.refreshes import ENDED, Refresh, RefreshStore, Standing
 from pgtide.log.storage import Storage
 from pgtide.position import Lsn
-from pgtide.postgres.connection import connect
-from pgtide.postgres.slot import capture_pids
-from pgtide.verify.moment import NAME
 from pgtide.verify.readiness import Readiness
 from pgtide.verify.report import REPAIRED, PipelineReport, TableReport
 
@@ -54,12 +50,13 @@ class Repair:
         requests = [request(table) for table in report.differing if repairable(table)]
         for one in requests:
             self._store.add(one)
-        ends = [self._done(one) for one in requests]
-        if ends:
-            Readiness(self.spark, self.config, self.pipeline, self.stop).reach(max(ends))
+        with Readiness(self.spark, self.config, self.pipeline, self.stop) as readiness:
+            ends = [self._done(one, readiness) for one in requests]
+            if ends:
+                readiness.reach(max(ends))
         return [one.table for one in requests]
 
-    def _done(self, wanted: Refresh) -> Lsn:
+    def _done(self, wanted: Refresh, readiness: Readiness) -> Lsn:
         """Wait until the log has the rows; up to where it has them."""
         moved_at, last = time.monotonic(), Standing(rows=-1)
         while (standing := self._store.standing(wanted.id)).state not in ENDED:
@@ -71,7 +68,7 @@ class Repair:
                     detail=f"It has been {standing.state} for {PATIENCE_S:.0f} s.",
                     hint="Run: pgtide refresh --list",
                 )
-            self._capture()
+            readiness.capture()
             if self.stop.wait(POLL_S):
                 raise TargetUnavailable("the repair was stopped; the refresh goes on")
         if standing.state != "done" or standing.until is None:
@@ -81,16 +78,6 @@ class Repair:
                 hint="Run: pgtide refresh --list",
             )
         return standing.until
-
-    def _capture(self) -> None:
-        """Where nobody captures, that is done here."""
-        with connect(self.config.source.url.reveal(), application_name=NAME) as connection:
-            attached = bool(capture_pids(connection, self.config.source.slot))
-        if not attached:
-            try:
-                Capture(self.config).run(until_current=True)
-            except SlotBusy:
-                return  # somebody has just begun to
 
 
 def _progress(standing: Standing) -> tuple[object, ...]:

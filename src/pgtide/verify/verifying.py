@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -86,7 +87,6 @@ class Verification:
             return report
         if self._options.sample is not None:
             report.seed = self._options.seed
-        self._catch_up()
         for group in self._groups(self._tables(), report):
             report.tables += self._attempts(group)
         report.tables.sort(key=lambda table: table.table)
@@ -110,17 +110,16 @@ class Verification:
         return [TableReport(root.name, refused=NEEDED) for root, _ in group]
 
     def _catch_up(self) -> None:
-        """First without a snapshot, so that one is held, and rows are in flight, for less time.
+        """Without a snapshot, so that one is held, and rows are in flight, for less time.
 
-        Not for a few changes: where nobody captures, each time starts a capture.
+        What capture finds out only now counts as well: of a partition that was attached, it
+        writes all rows.
         """
         with connect(self._url, application_name=NAME) as probe:
             nudge(probe)
             row = probe.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
         assert row is not None
-        now = Lsn.parse(row[0])
-        if not self._readiness.near(now):
-            self._readiness.reach(now)
+        self._readiness.reach(Lsn.parse(row[0]))
 
     # -- which tables -----------------------------------------------------------------------
 
@@ -195,8 +194,12 @@ class Verification:
         """Compare tables in one snapshot; the next part of one that is compared in parts."""
         names = {shape.oid: quoted_name(shape) for _, members in group for shape in members}
         wanted = 1 if self._options.gentle else self._config.history.parallelism or SESSIONS
-        with SourceMoment(self._url, names, min(wanted, os.cpu_count() or 1, 8)) as held:
-            pinned = self._pin(held, group, tables)
+        sessions = min(wanted, os.cpu_count() or 1, 8)
+        with ExitStack() as stack:
+            with self._readiness:
+                self._catch_up()
+                held = stack.enter_context(SourceMoment(self._url, names, sessions))
+                pinned = self._pin(held, group, tables)
             for table, plan, version in pinned:
                 began = time.monotonic()
                 target = TargetTable(self._spark, plan, version, (), self._options.gentle)
