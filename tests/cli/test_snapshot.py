@@ -88,6 +88,7 @@ def test_a_log_that_began_without_one(running: Running, capsys: pytest.CaptureFi
         assert "pgtide snapshot" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_run_begins_with_one(running: Running) -> None:
     assert running.finish("run", "--until-current") == 0, running.said()
     assert "read 1000 rows of 1 tables" in running.said()

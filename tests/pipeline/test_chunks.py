@@ -90,10 +90,8 @@ def file_rows(directory: Path) -> list[tuple[int, str]]:
     return sorted((int(event["after"]["id"]), event["op"]) for event in changes)
 
 
-OTHERS = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("history", "scd2", "file")]
-
-
-@pytest.mark.parametrize("kind", ["mirror", *OTHERS])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["mirror", "history", "scd2", "file"])
 def test_a_snapshot_and_a_large_transaction_in_parts(
     spark: SparkSession,
     database: Database,
@@ -138,7 +136,7 @@ def test_a_snapshot_and_a_large_transaction_in_parts(
         assert found(spark, captured, kind) == wanted
 
 
-@pytest.mark.parametrize("kind", ["mirror", OTHERS[0]])
+@pytest.mark.parametrize("kind", ["mirror", pytest.param("history", marks=pytest.mark.slow)])
 def test_a_snapshot_that_comes_by_the_stream(
     spark: SparkSession, captured: Captured, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:

@@ -72,6 +72,7 @@ def test_what_is_still_there_is_delivered(spark: SparkSession, captured: Capture
     assert ids(spark, captured) == [1, 2, 3, 4, 5, 6, 7]
 
 
+@pytest.mark.slow
 def test_in_the_middle_of_its_history(spark: SparkSession, captured: Captured) -> None:
     captured.run("CREATE TABLE t (id int PRIMARY KEY);\n")
     insert(captured, 1, 2, 3)

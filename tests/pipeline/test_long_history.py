@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 from pgtide.config import Config
@@ -35,6 +36,7 @@ def age(spark: SparkSession, log: Path) -> None:
     jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
 
 
+@pytest.mark.slow
 def test_a_history_that_takes_hours(spark: SparkSession, captured: Captured) -> None:
     log = captured.directory / "log"
     captured.run(

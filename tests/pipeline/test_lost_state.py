@@ -103,6 +103,7 @@ def test_replay_clears_what_was_set_aside(spark: SparkSession, captured: Capture
     assert (lake(spark, captured, "t"), lake(spark, captured, aside)) == ([(2,)], [(1,)])
 
 
+@pytest.mark.slow
 def test_a_rename_comes_again(spark: SparkSession, captured: Captured) -> None:
     """All is lost, and the table has its last name long before its renames are read."""
     captured.run("CREATE TABLE t (id int PRIMARY KEY);\nINSERT INTO t VALUES (1);")

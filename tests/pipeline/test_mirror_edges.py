@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.fixtures.capture import Captured
@@ -52,6 +53,7 @@ UPDATE odd SET v = 'y';
     ]
 
 
+@pytest.mark.slow
 def test_rows_that_leave_by_a_filter_and_rows_made_equal(
     spark: SparkSession, captured: Captured
 ) -> None:

@@ -79,6 +79,7 @@ def source(captured: Captured, table: str) -> list[str]:
     return sorted(str([*row]) for row in captured.execute(f"TABLE {table}"))
 
 
+@pytest.mark.slow
 def test_mirrors_of_odd_tables(spark: SparkSession, captured: Captured) -> None:
     captured.run(TABLES)
     sink = {"type": "delta", "path": str(captured.directory / "lake")}
@@ -93,6 +94,7 @@ def test_mirrors_of_odd_tables(spark: SparkSession, captured: Captured) -> None:
     assert mirror(spark, captured, "~5Fpgtide", "quarantine") == ["[1, None]", "[3, None]"]
 
 
+@pytest.mark.slow
 def test_views_follow_their_tables(spark: SparkSession, captured: Captured) -> None:
     captured.run("CREATE SCHEMA s;\nCREATE TABLE s.a_b (id int PRIMARY KEY);")
     captured.run("CREATE SCHEMA s_a;\nCREATE TABLE s_a.b (id int PRIMARY KEY);")

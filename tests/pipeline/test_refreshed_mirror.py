@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
@@ -76,6 +77,7 @@ def test_history_comes_while_everything_changes(
     check_equal(spark, captured, "t")
 
 
+@pytest.mark.slow
 def test_ghosts_go_and_damage_is_mended(
     spark: SparkSession, database: Database, make_captured: MakeCaptured
 ) -> None:

@@ -79,6 +79,7 @@ def test_each_value_once(
         assert written.filter("day IS NULL").count() == 0, "such keys are not one key"
 
 
+@pytest.mark.slow
 def test_columns_change_under_a_filter(spark: SparkSession, captured: Captured) -> None:
     """Rows of other shapes in a batch are no rows that do not fit theirs."""
     captured.run("CREATE TABLE a (id int PRIMARY KEY, v text, w date);")

@@ -91,6 +91,7 @@ def test_soft_delete(spark: SparkSession, captured: Captured) -> None:
         lose_checkpoint(captured, "mirror")
 
 
+@pytest.mark.slow
 def test_partition(spark: SparkSession, captured: Captured) -> None:
     """A sweep of one partition leaves the others' rows."""
     history = HistoryRows(captured)
@@ -121,6 +122,7 @@ INSERT INTO t VALUES (1, 'a'), (11, 'b');
     assert mirrored(spark, captured) == [(1, "a"), (11, "b")]
 
 
+@pytest.mark.slow
 def test_keyless(spark: SparkSession, captured: Captured) -> None:
     """Equal rows are one: what is deleted behind the sweep was not there before it."""
     history = HistoryRows(captured)
@@ -159,6 +161,7 @@ def test_history_and_pivot(spark: SparkSession, captured: Captured) -> None:
     assert sorted(map(tuple, kinds)) == [("c", "a"), ("u", "b")]
 
 
+@pytest.mark.slow
 def test_versions(spark: SparkSession, captured: Captured) -> None:
     """A read begins a version only where something differs, and keeps others from the sweep."""
     history = HistoryRows(captured)
@@ -214,6 +217,7 @@ def storage(captured: Captured) -> Storage:
     return Storage(captured.config.log.path, captured.config.log.storage)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["mirror", "scd2"])
 def test_rows_that_a_refresh_will_bring(
     spark: SparkSession, database: Database, make_captured: MakeCaptured, mode: str

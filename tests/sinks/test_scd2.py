@@ -83,6 +83,7 @@ DELETE FROM t WHERE id = 30;
     assert versions(spark, captured, "id", "name", "long") == wanted
 
 
+@pytest.mark.slow
 def test_stopped_between_any_two_steps(
     spark: SparkSession, captured: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,6 +150,7 @@ INSERT INTO t VALUES (1, 'in'), (2, 'out');
     assert versions(spark, captured, "id", "kind") == [(1, "in", False), (2, "in", True)]
 
 
+@pytest.mark.slow
 def test_a_value_that_nothing_has_is_not_made_up(spark: SparkSession, captured: Captured) -> None:
     """A row left through a filter and comes back, without its large value."""
     captured.run(

@@ -13,7 +13,7 @@ from tests.fixtures.capture import Captured
 from tests.sinks.lakes import deliver, rows, table
 
 
-@pytest.mark.parametrize("mode", ["mirror", "history"])
+@pytest.mark.parametrize("mode", ["mirror", pytest.param("history", marks=pytest.mark.slow)])
 def test_the_tables_of_another_log(spark: SparkSession, captured: Captured, mode: str) -> None:
     captured.run("CREATE TABLE t (id int PRIMARY KEY);\nINSERT INTO t VALUES (1);")
     captured.run("CREATE TABLE u (id int PRIMARY KEY);\nINSERT INTO u VALUES (1);")

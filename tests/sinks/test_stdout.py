@@ -77,6 +77,7 @@ def test_reader_leaves(
     assert state.batches == 0, "what nobody read is not done"
 
 
+@pytest.mark.slow
 def test_a_table_that_fails_is_parked(
     spark: SparkSession, captured: Captured, capsys: pytest.CaptureFixture[str]
 ) -> None:

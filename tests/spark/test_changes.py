@@ -98,6 +98,7 @@ INSERT INTO orders_old VALUES (13);
     assert pgtide.changes(spark, log, "orders_old").count() == 2
 
 
+@pytest.mark.slow
 def test_names_that_others_have_now(spark: SparkSession, captured: Captured) -> None:
     captured.run(
         """CREATE TABLE a (id int PRIMARY KEY);

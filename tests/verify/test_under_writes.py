@@ -155,6 +155,7 @@ def verify_for(spark: SparkSession, captured: Captured, seconds: float) -> int:
     return passes
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_constant_writes(spark: SparkSession, captured: Captured) -> None:
     assert verify_for(spark, captured, 8.0)

@@ -44,6 +44,12 @@ DEFAULTS = {
     # A pipeline of a few tables has more stages than the 100 whose code is kept by default:
     # each batch would compile them anew.
     "spark.sql.codegen.cache.maxEntries": "1000",
+    # Plans and figures of the last queries, for the web interface: of a thousand they fill
+    # hundreds of MB of the heap.
+    "spark.sql.ui.retainedExecutions": "50",
+    "spark.ui.retainedJobs": "200",
+    "spark.ui.retainedStages": "200",
+    "spark.ui.retainedTasks": "10000",
     **DELTA,
 }
 
