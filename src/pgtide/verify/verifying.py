@@ -253,7 +253,7 @@ class Verification:
     ) -> TablePlan:
         state = self._readiness.state()
         if state is not None and root.name in state.parked:
-            raise Refused("the pipeline has parked it: pgtide resume")
+            raise Refused(f"the pipeline has parked it: pgtide resume --pipeline {self._name}")
         for relation in relations:
             if relation.refused:
                 raise Refused(relation.refused)

@@ -123,7 +123,7 @@ class Lake:
             raise TargetError(
                 "a table's new name is taken in the lake",
                 detail=f"{place.path} cannot become {wanted.path}, which exists.",
-                hint="Move or delete that table, then run: pgtide resume",
+                hint="Move or delete that table.",
             )
         source, files = self._file_system(place)
         target, _ = self._file_system(wanted)
@@ -132,7 +132,7 @@ class Lake:
             raise TargetError(
                 "a table of the lake could not be renamed",
                 detail=f"{place.path} could not become {wanted.path}.",
-                hint="See that both are on one file system, then run: pgtide resume",
+                hint="See that both are on one file system.",
             )
         self._places[relation] = to
 

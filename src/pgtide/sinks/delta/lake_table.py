@@ -192,7 +192,7 @@ def _shared(one: TableName, other: TableName, target: Target) -> TargetError:
     return TargetError(
         "two tables of the source would be one table of the lake",
         detail=f"{'.'.join(one)} and {'.'.join(other)} both go to {target.path}.",
-        hint="Give them different names in routes, then run: pgtide resume",
+        hint="Give them different names in routes.",
     )
 
 
