@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -25,12 +24,12 @@ from deltalake.transaction import AddAction
 from psycopg import conninfo
 
 from pgtide.capture.faults import fault
+from pgtide.capture.pacing import is_time
 from pgtide.capture.progress import Progress
 from pgtide.capture.session import CaptureSession
 from pgtide.capture.startup import check_publications
 from pgtide.capture.stream import advance
 from pgtide.config import Config
-from pgtide.config.units import parse_window
 from pgtide.errors import LogError, SlotBusy, SourceError, SourceExhausted
 from pgtide.log.shapes import ShapeStore
 from pgtide.log.snapshot import newest_snapshot
@@ -248,15 +247,7 @@ class InitialSnapshot:
 
     def _wait_for_window(self) -> None:
         """``history.window`` says when it may begin; once begun, it goes on to the end."""
-        window = self._config.history.window
-        if window is None:
-            return
-        begin, end = parse_window(window)
-        while not self._stop.is_set():
-            now = datetime.now(UTC).time()
-            inside = begin <= now < end if begin < end else now >= begin or now < end
-            if inside:
-                return
+        while not is_time(self._config.history.window) and not self._stop.is_set():
             self._say("waiting")
             self._stop.wait(1.0)
 
