@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from pgtide.capture import refresh_table
 from pgtide.errors import ConfigError
 from pgtide.log.refreshes import Refresh, RefreshStore
 from pgtide.log.storage import Storage
 from pgtide.postgres.embedded import bundled_bin_dir
-from pgtide.snapshot.key_chunks import KeyedTable
+from pgtide.snapshot.key_chunks import Chunk, KeyedTable, ReadRows
 from tests.capture.replayed import replay
 from tests.fixtures.capture import Captured, MakeCaptured, flushed
 from tests.fixtures.databases import Database
@@ -60,6 +61,32 @@ def test_all_rows_of_a_table(filled: Captured) -> None:
     assert sorted(int(row["id"]) for row in found) == list(range(1, 5001))
     assert {row["v"] for row in found} == {f"old {i}" for i in range(1, 5001)}
     filled.check_log()
+
+
+def test_wide_rows_are_read_few_at_a_time(
+    database: Database, make_captured: MakeCaptured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was planned before anybody knew how wide they are is divided, down to one row."""
+    monkeypatch.setattr(refresh_table, "MOST_BYTES", 100_000)
+    most: list[int] = []
+    read = KeyedTable.read
+
+    def measured(self: KeyedTable, chunk: Chunk, most_bytes: int) -> ReadRows:
+        found = read(self, chunk, most_bytes)
+        most.append(len(found.rows))
+        return found
+
+    monkeypatch.setattr(KeyedTable, "read", measured)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    database.execute(
+        "INSERT INTO t SELECT i, repeat(md5(i::text), 1500) FROM generate_series(1, 200) i"
+    )
+    captured = make_captured()
+    refresh(captured)
+    captured.capture()
+    assert sorted(int(row["id"]) for row in reads(captured)) == list(range(1, 201))
+    assert max(most) <= 2
+    captured.check_log()
 
 
 def test_chunks_follow_the_order_of_the_key(filled: Captured) -> None:

@@ -88,5 +88,6 @@ def test_a_full_disk_is_tried_again(small_log: Any, monkeypatch: pytest.MonkeyPa
 
 def test_a_file_url_is_a_path(tmp_path: Path) -> None:
     assert Storage("file:///tmp/with%20space").local == Path("/tmp/with space")
+    assert Storage("../tide/./log").local == Path.cwd().parent / "tide" / "log"
     assert Storage("s3://bucket/log/").local is None
     assert Storage("s3://bucket/log/").root == "s3://bucket/log"

@@ -16,7 +16,8 @@ from pgtide.cli.invocation import Invocation
 from pgtide.config import Config
 from pgtide.errors import SlotMissing, TargetUnavailable, Unrepresentable
 from pgtide.log.storage import Storage
-from pgtide.pipeline import delivery
+from pgtide.pipeline import capture_process, delivery
+from pgtide.pipeline.capture_process import CaptureProcess
 from pgtide.pipeline.census import Census, take_census
 from pgtide.pipeline.state import StateFile
 from pgtide.pipeline.supervisor import Supervisor
@@ -42,6 +43,14 @@ def supervise(
 def mirror(spark: SparkSession, captured: Captured, place: str) -> list[int]:
     frame = spark.read.format("delta").load(str(captured.directory / place))
     return sorted(row[0] for row in frame.select("id").collect())
+
+
+def test_a_process_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capture_process, "UNTIL_CURRENT_PATIENCE_S", 0.1)
+    capture = CaptureProcess(["/nowhere/python"], until_current=True)
+    capture.run()
+    assert capture.error is not None
+    assert "again and again" in capture.error.message
 
 
 def test_until_current_tries_again_and_leaves_the_broken_behind(

@@ -175,6 +175,9 @@ def test_a_partition_is_no_table_of_its_own(shapes: list[Shape], table: str) -> 
         assert check.message == said
         assert check.hint == "Name public.events, or write a pattern that matches it too."
     assert lines(shapes, pipeline(rule.replace(table, "public.events*"))) == []
+    (partition,) = [shape for shape in shapes if shape.table == "events_1"]
+    another = replace(partition, id=partition.id + 1, oid=1, root_oid=0)
+    assert lines([*shapes, another], pipeline(rule)) == [], "the name is another table's now"
 
 
 def test_the_key_is_what_identifies_a_row(shapes: list[Shape]) -> None:

@@ -111,7 +111,7 @@ def test_whoever_stops_reading_loses_the_session(database: Database) -> None:
             conn, sql.SQL("SELECT n FROM generate_series(1, 10000000) n"), 1, batch_bytes=1000
         )
         next(batches)
-        batches.close()  # type: ignore[attr-defined]
+        batches.close()
         assert conn.closed
 
 

@@ -252,6 +252,26 @@ def test_stopped_without_a_trace(
     take(captured, spark)
 
 
+def test_a_slot_that_cannot_be_advanced_at_the_end(
+    make_captured: MakeCaptured,
+    database: Database,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The rows are in the log: reading them all again would help nobody."""
+    database.execute(TABLE)
+    captured = make_captured(database, snapshot="initial")
+
+    def fail(*_: object) -> None:
+        raise SlotBusy("the slot is in use")
+
+    monkeypatch.setattr(initial, "advance", fail)
+    take(captured, spark)
+    captured.execute("INSERT INTO t VALUES (1000, 0, '')")
+    captured.capture()
+    assert len(state(captured, "t")) == 301
+
+
 def test_a_slot_that_waits_can_be_stopped(
     make_captured: MakeCaptured, database: Database, spark: SparkSession
 ) -> None:

@@ -17,7 +17,7 @@ CREATE TABLE types (id int PRIMARY KEY, i2 int2, o oid, b bool, c4 char(4), vc v
     small numeric(8,8), money_ money, e euros, co code, f4 float4, f8 float8, bin bytea,
     j json, jb jsonb, ip inet, net cidr, ch "char", m mood, p pair, r int4range,
     ints int[], texts text[], floats float8[], stamps timestamptz[], bools bool[],
-    decs numeric(9,2)[], bins bytea[], pt point, bits bit(3));
+    decs numeric(9,2)[], bins bytea[], pt point, bits bit(3), x xml);
 INSERT INTO types (id) VALUES (0);
 INSERT INTO types VALUES (1, -3, 4000000000, true, 'ab', '', '0001-01-01',
     '9999-12-31 23:59:59.999999', '1969-12-31 23:59:59.999999+00', '24:00',
@@ -25,7 +25,7 @@ INSERT INTO types VALUES (1, -3, 4000000000, true, 'ab', '', '0001-01-01',
     '\\x00ff', '{"a":  1}', '{"a": 1.50}', '10.0.0.1/32', '10.0.0.0/8', 'q', 'so so', '(1,)',
     '[1,5)', '{1,NULL,3}', '{"",NULL,"NULL","a,b","é\\"\\\\"}', '{NaN,-0,1e300,NULL}',
     '{"2024-01-01 00:00:00+05",NULL}', '{t,f,NULL}', '{1.50,NULL}', '{"\\\\x00",NULL}',
-    '(1.5,2)', '101');
+    '(1.5,2)', '101', '<?xml version="1.0" encoding="UTF-8"?><a/>');
 INSERT INTO types (id, f4, f8, ints, texts, dec, bin) VALUES
     (2, 'Infinity', 'Infinity'::float8 - 'Infinity'::float8, '{}', '{}', 0, ''),
     (3, 1.1, 0.1, '{0}', '{" "}', 99999999999999999999.0123456789, '\\x5c');
@@ -69,12 +69,14 @@ INSERT INTO bag VALUES (1, 'a'), (1, 'a'), (1, 'a'), (2, NULL), (2, NULL), (3, '
 CREATE TABLE nothing (id int PRIMARY KEY);
 CREATE TABLE "Odd % name" ("Key %" int PRIMARY KEY, "a.b" text);
 INSERT INTO "Odd % name" VALUES (1, 'x');
+CREATE TABLE hashes (row_hash int PRIMARY KEY, v0 text);
+INSERT INTO hashes SELECT n, n FROM generate_series(1, 9) n;
 """
     )
     config = lake_config(captured)
     report = verify(spark, config)
-    assert [table.equal for table in report.tables] == [True] * 5, report
-    assert sum(table.rows for table in report.tables) == 300 + 50 + 6 + 1
+    assert [table.equal for table in report.tables] == [True] * 6, report
+    assert sum(table.rows for table in report.tables) == 300 + 50 + 6 + 1 + 9
     two, parts, bag = (place(captured, name) for name in ("two", "parts", "bag"))
     spark.sql(f"DELETE FROM {two} WHERE a = 'k7' AND b = DATE'2024-01-08'")
     spark.sql(f"UPDATE {two} SET v = 'w' WHERE a = 'k9' AND b = DATE'2024-01-10'")

@@ -111,7 +111,7 @@ def test_repairing_the_differing_rows(
 
 
 def test_what_a_repair_asks_for() -> None:
-    few = TableReport("public.t", missing=2, key=("id",), keys=[("1",), ("2",), ("1",)])
+    few = TableReport("public.t", missing=3, key=("id",), keys=[("1",), ("2",), ("1",)])
     assert request(few).keys == (("1",), ("2",))
     assert (request(few).reason, request(few).replace) == ("repair", True)
     many = TableReport("public.t", keys=[("1",)] * (REPAIRED + 1))

@@ -29,6 +29,8 @@ PLANTED = (
     "UPDATE {} SET local = local - INTERVAL '2' HOUR, ok = NULL WHERE id = 78",
     "INSERT INTO {} SELECT 99999999, n, price, exact, name, at, local, ok, uid, f, g,"
     " _pgtide_lsn, _pgtide_seq FROM {} WHERE id = 1",
+    "INSERT INTO {} SELECT NULL, n, price, exact, name, at, local, ok, uid, f, g,"
+    " _pgtide_lsn, _pgtide_seq FROM {} WHERE id = 1",
 )
 FOUND = [
     Difference("different", ("20",), ("name",)),
@@ -36,6 +38,7 @@ FOUND = [
     Difference("different", ("50000000",), ("name",)),
     Difference("different", ("77",), ("at",)),
     Difference("different", ("78",), ("local", "ok")),
+    Difference("extra", (None,)),
     Difference("extra", ("99999999",)),
     Difference("missing", ("17",)),
 ]
@@ -53,7 +56,7 @@ def plant_and_find(spark: SparkSession, captured: Captured, rows: int) -> None:
     for change in PLANTED:
         spark.sql(change.replace("{}", place(captured, "t")))
     found = table_report(verify(spark, config), "t")
-    assert (found.missing, found.extra, found.different) == (1, 1, 5)
+    assert (found.missing, found.extra, found.different) == (1, 2, 5)
     assert found.key == ("id",)
     assert found.differences == FOUND
 

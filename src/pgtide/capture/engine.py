@@ -49,8 +49,19 @@ class Capture:
         """Flush what is complete and end ``run``; safe to call from a signal handler."""
         self._stop.set()
 
-    def run(self, *, until_current: bool = False, gear: str | None = None) -> None:
-        """Capture for ever, or everything that was committed before this call."""
+    def run(
+        self,
+        *,
+        until_current: bool = False,
+        gear: str | None = None,
+        patience_s: float | None = None,
+    ) -> None:
+        """Capture for ever, or everything that was committed before this call.
+
+        ``patience_s``: how long to keep trying without progress.
+        """
+        if patience_s is None:
+            patience_s = UNTIL_CURRENT_PATIENCE_S if until_current else math.inf
         failures = 0
         moved_at = time.monotonic()
         while not self._stop.is_set():
@@ -65,7 +76,7 @@ class Capture:
                 if self.progress.position > before:
                     failures, moved_at = 0, time.monotonic()
                 failures += 1
-                final = time.monotonic() - moved_at > self._patience(error, until_current)
+                final = time.monotonic() - moved_at > self._patience(error, patience_s)
                 self._failed(error, final=final)
                 if not final:
                     self._back_off(error, failures)
@@ -83,13 +94,13 @@ class Capture:
             return LogUnavailable("the log is gone", detail=error.detail, hint=hint)
         return error
 
-    def _patience(self, error: PgtideError, until_current: bool) -> float:
+    def _patience(self, error: PgtideError, patience_s: float) -> float:
         """How long to keep trying without progress."""
         if not isinstance(error, TransientError):
             return -math.inf
         if isinstance(error, SlotBusy) and not self.progress.commits:
             return SLOT_BUSY_PATIENCE_S
-        return UNTIL_CURRENT_PATIENCE_S if until_current else math.inf
+        return patience_s
 
     def _failed(self, error: PgtideError, *, final: bool) -> None:
         self.progress.gear = "failed" if final else "waiting"

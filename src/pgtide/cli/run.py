@@ -179,12 +179,23 @@ def spark_session(config: Config, *, hears_signals: bool = False) -> SparkSessio
     """
     from concurrent.futures import ThreadPoolExecutor
 
-    from pgtide.spark.paths import object_store_settings
     from pgtide.spark.session import start
 
-    stores = object_store_settings(config.log.storage)
-    settings = {**stores, "spark.master": config.spark.master, **config.spark.conf}
+    settings = {**_object_stores(config), "spark.master": config.spark.master, **config.spark.conf}
     if not hears_signals:
         return start(settings)
     with ThreadPoolExecutor(1, "pgtide-spark") as threads:
         return threads.submit(start, settings).result()
+
+
+def _object_stores(config: Config) -> dict[str, str]:
+    """Settings for the buckets of the log and of lakes."""
+    from pgtide.config.sinks import DeltaSettings
+    from pgtide.spark.paths import object_store_settings
+
+    sinks = [pipeline.sink for pipeline in config.pipelines.values()]
+    lakes = [(sink.path, sink.storage) for sink in sinks if isinstance(sink, DeltaSettings)]
+    settings: dict[str, str] = {}
+    for path, storage in [(config.log.path, config.log.storage), *lakes]:
+        settings |= object_store_settings(path, storage)
+    return settings

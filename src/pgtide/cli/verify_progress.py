@@ -98,7 +98,7 @@ def _print_table(pipeline: str, table: TableReport, *, was_repaired: bool) -> No
     for one in table.differences[:SHOWN]:
         columns = f" in {', '.join(one.columns)}" if one.columns else ""
         pairs = zip(table.key, one.key, strict=True)
-        key = ", ".join(f"{column} = {text}" for column, text in pairs)
+        key = ", ".join(f"{column} = {'NULL' if text is None else text}" for column, text in pairs)
         print(f"    {one.kind}: {key}{columns}")
     if table.differing > SHOWN and table.key:
         print(f"    … {table.differing - min(SHOWN, len(table.differences))} more")

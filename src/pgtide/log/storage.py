@@ -36,7 +36,7 @@ class Storage:
             root = unquote(root.removeprefix("file://"))
         self.local: Path | None = None
         if "://" not in root:
-            self.local = _usable(Path(root).absolute())
+            self.local = _usable(Path(os.path.abspath(root)))  # also without ..
             self.root = str(self.local)
         else:
             self.root = root.rstrip("/")

@@ -62,7 +62,12 @@ class CaptureProcess:
         backoff = Backoff()
         while not self._stop.is_set():
             self._worked = False
-            code, error = self._once()
+            try:
+                code, error = self._once()
+            except (OSError, ValueError, LookupError) as unforeseen:
+                # No process could be started, or what it said was cut off.
+                code, error = -1, None
+                logger.warning("capture cannot be run: %s", type(unforeseen).__name__)
             if code == 0 and self._until_current:
                 self.finished = True
                 return
@@ -123,5 +128,5 @@ def _does_not_stay(code: int) -> PipelineError:
 
 def _error(document: dict[str, Any]) -> PgtideError:
     """The child's error as it was raised there."""
-    kind: type[PgtideError] = getattr(errors, document["type"])
+    kind: type[PgtideError] = getattr(errors, document["type"], PipelineError)
     return kind(document["message"], detail=document["detail"], hint=document["hint"])

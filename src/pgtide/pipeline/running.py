@@ -142,6 +142,7 @@ class PipelineRun:
         self._refuse_gap(self._log.snapshot(), oldest)
         version = self._file.needed_version(state)
         parking.register(self._storage, self._name, state, version)
+        self._refuse_gap(self._log.snapshot(), oldest)  # retention may have been under way
         if state.stream_began and not self._file.streams:
             self._begin_again(state, "has lost its stream's checkpoint")
         elif self._storage.child(CHANGES).read(commit_path(version)) is None:

@@ -11,7 +11,7 @@ import re
 from typing import Any, TypeAlias
 
 import psycopg
-from psycopg import conninfo, pq
+from psycopg import conninfo, pq, sql
 
 from pgtide.errors import (
     ConfigError,
@@ -53,6 +53,7 @@ _MAY_NOT = (
 _CHECK = "Run: pgtide check"
 
 CONNECT_TIMEOUT_S = 10
+TRANSACTION_TIMEOUT_VERSION = 170_000
 
 # A dead peer is noticed within about half a minute, without waiting for the kernel's two hours.
 _DEFAULTS = {
@@ -60,6 +61,7 @@ _DEFAULTS = {
     "keepalives_idle": "10",
     "keepalives_interval": "5",
     "keepalives_count": "3",
+    "tcp_user_timeout": "30000",  # ms; keep-alives say nothing while an answer is outstanding
 }
 
 
@@ -130,6 +132,14 @@ def _conninfo(url: str, application_name: str, **extra: str) -> str:
         ) from None
     merged = {**_DEFAULTS, "application_name": application_name, **given, **extra}
     return conninfo.make_conninfo(**{key: str(value) for key, value in merged.items() if value})
+
+
+def no_timeouts(conn: SqlConnection, *, lock_timeout: str = "0") -> None:
+    """Let a session hold its transaction for as long as it takes."""
+    conn.execute("SET idle_in_transaction_session_timeout = 0")
+    if conn.info.server_version >= TRANSACTION_TIMEOUT_VERSION:
+        conn.execute("SET transaction_timeout = 0")
+    conn.execute(sql.SQL("SET lock_timeout = {}").format(sql.Literal(lock_timeout)))
 
 
 def translate(exc: psycopg.Error) -> PgtideError:

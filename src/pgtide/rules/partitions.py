@@ -25,7 +25,9 @@ def misplaced(
 ) -> Iterator[tuple[tuple[str, str], ConfigError]]:
     """By root: what names its partitions and not itself. ``items`` are rules with their places."""
     newest = {shape.oid: shape for shape in sorted(shapes, key=lambda shape: shape.id)}
-    partitions = [shape for shape in newest.values() if shape.root_oid]
+    # Another table may have the name of a partition that is gone.
+    named = {shape.name: shape for shape in newest.values()}
+    partitions = [shape for shape in named.values() if shape.root_oid]
     for place, item in items if partitions else ():
         patterns = TablePatterns([item.table])
         for shape in partitions:

@@ -9,7 +9,7 @@ caller works on a batch. Nothing is done per row in Python.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 import numpy as np
@@ -74,7 +74,7 @@ class LineReceiver(Receiver):
 
 def copy_rows(
     conn: SqlConnection, query: sql.Composable, width: int, *, batch_bytes: int = BATCH_BYTES
-) -> Iterator[pa.ListArray[Any]]:
+) -> Generator[pa.ListArray[Any], None, None]:
     """The rows of a query of ``width`` columns, each a list of texts, in batches.
 
     A batch has at most ``batch_bytes`` of text, or one row.
@@ -82,7 +82,9 @@ def copy_rows(
     yield from _copied(conn, query, width, batch_bytes, parse_lines)
 
 
-def copy_pages(conn: SqlConnection, query: sql.Composable, width: int) -> Iterator[TextPage]:
+def copy_pages(
+    conn: SqlConnection, query: sql.Composable, width: int
+) -> Generator[TextPage, None, None]:
     """The same as pages for a file of the log."""
     yield from _copied(conn, query, width, PAGE_BYTES, text_page)
 
@@ -93,7 +95,7 @@ def _copied(
     width: int,
     batch_bytes: int,
     parse: Callable[[NDArray[np.uint8], int, int], Batch],
-) -> Iterator[Batch]:
+) -> Generator[Batch, None, None]:
     """Run a COPY in the transaction that is open on the connection, if one is.
 
     Whoever does not read to the end loses the connection: it is closed, because the server

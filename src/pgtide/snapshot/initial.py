@@ -30,7 +30,7 @@ from pgtide.capture.session import CaptureSession
 from pgtide.capture.startup import check_publications
 from pgtide.capture.stream import advance
 from pgtide.config import Config
-from pgtide.errors import LogError, SlotBusy, SourceError, SourceExhausted
+from pgtide.errors import LogError, SlotBusy, SourceError, SourceExhausted, TransientError
 from pgtide.log.shapes import ShapeStore
 from pgtide.log.snapshot import newest_snapshot
 from pgtide.log.source import history_app_id
@@ -117,8 +117,7 @@ class InitialSnapshot:
             keeper.check()
             self._commit(session, held, ending.behind(len(chunks)), parts)
         fault("snapshot_committed")
-        with connect(url, application_name=APPLICATION) as conn:
-            advance(conn, self._config.source.slot, held.point)
+        self._advance(held.point)
         self._say("done")
         return True
 
@@ -234,6 +233,15 @@ class InitialSnapshot:
             if self._request.whole
             else None,
         )
+
+    def _advance(self, point: Lsn) -> None:
+        """The rows are in the log: where this fails, the next capture does it."""
+        try:
+            with connect(self._config.source.url.reveal(), application_name=APPLICATION) as conn:
+                advance(conn, self._config.source.slot, point)
+        except (psycopg.Error, TransientError) as exc:
+            error = translate(exc) if isinstance(exc, psycopg.Error) else exc
+            logger.warning("the slot was not advanced, capture will: %s", error.message)
 
     # -- saying and waiting -----------------------------------------------------------
 

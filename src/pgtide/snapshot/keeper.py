@@ -25,7 +25,7 @@ from psycopg import sql
 from pgtide.capture.faults import fault
 from pgtide.errors import SourceExhausted
 from pgtide.position import Lsn
-from pgtide.postgres.connection import SqlConnection, connect, translate
+from pgtide.postgres.connection import SqlConnection, connect, no_timeouts, translate
 from pgtide.postgres.slot import CreatedSlot, SlotCreation
 from pgtide.snapshot.tables import Selection
 
@@ -33,7 +33,6 @@ logger = logging.getLogger(__name__)
 
 APPLICATION = "pgtide snapshot"
 LOCK_TIMEOUT = "30s"
-TRANSACTION_TIMEOUT_VERSION = 170_000
 LOCKS_AT_ONCE = 500  # tables in one LOCK statement
 TRIES = 10  # while tables are created and dropped under our hands
 POLL_S = 0.25
@@ -177,14 +176,6 @@ class Keeper:
             raise created
         assert isinstance(created, CreatedSlot)
         return created
-
-
-def no_timeouts(conn: SqlConnection, *, lock_timeout: str = "0") -> None:
-    """Let a session hold its transaction for as long as it takes."""
-    conn.execute("SET idle_in_transaction_session_timeout = 0")
-    if conn.info.server_version >= TRANSACTION_TIMEOUT_VERSION:
-        conn.execute("SET transaction_timeout = 0")
-    conn.execute(sql.SQL("SET lock_timeout = {}").format(sql.Literal(lock_timeout)))
 
 
 def not_free() -> SourceExhausted:

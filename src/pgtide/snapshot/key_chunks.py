@@ -8,7 +8,7 @@ have ended before. Ranges exclude their low end and include their high end.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeAlias
@@ -40,6 +40,7 @@ class Chunk:
     low: Key | None = None
     high: Key | None = None
     keys: tuple[Key, ...] | None = None
+    rows: int = field(default=0, compare=False)  # about how many, of a range
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,12 +172,13 @@ class KeyedTable:
             self._condition(chunk, _keys(shape)),
         )
         parts, size = [pa.array([], TEXT_LIST)], 0
-        for part in copy_rows(self.conn, query, len(shape.columns)):
-            parts.append(part)
-            size += part.nbytes
-            if size > most_bytes:
-                self.close()  # the rest of the COPY is not wanted
-                raise ChunkTooLarge
+        # Whoever leaves early ends the session: the thread that receives has to stop before.
+        with closing(copy_rows(self.conn, query, len(shape.columns))) as copied:
+            for part in copied:
+                parts.append(part)
+                size += part.nbytes
+                if size > most_bytes:
+                    raise ChunkTooLarge
         return ReadRows(shape, pa.concat_arrays(parts), Visibility.parse(row[0]), row[1])
 
     def _condition(self, chunk: Chunk, keys: Sequence[Column]) -> sql.Composable:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pgtide.snapshot.key_chunks import Chunk, Key, KeyedTable
 
@@ -68,8 +69,9 @@ class KeyPlan:
     def split(self, chunk: Chunk) -> None:
         """A chunk is too large: read it in parts."""
         with self._lock:
-            self._rows = max(1, self._rows // GROWTH)
-            parts = self._parts(chunk)
+            rows = max(1, self.expected_rows(chunk) // GROWTH)
+            self._rows = min(self._rows, rows)
+            parts = self._parts(chunk, rows)
             if chunk in self._order:
                 at = self._order.index(chunk)
                 del self._order[at]
@@ -98,7 +100,7 @@ class KeyPlan:
 
     def expected_rows(self, chunk: Chunk) -> int:
         """About how many rows a chunk has."""
-        return self._rows if chunk.keys is None else len(chunk.keys)
+        return chunk.rows if chunk.keys is None else len(chunk.keys)
 
     def is_single(self, chunk: Chunk) -> bool:
         """Whether a chunk cannot be divided any more."""
@@ -110,18 +112,19 @@ class KeyPlan:
         low = self._low
         self._low = self._table.boundary(low, self._rows)
         self._ended = self._low is None
-        return Chunk(low, self._low)
+        return Chunk(low, self._low, rows=self._rows)
 
     def _next_keys(self, keys: Sequence[Key]) -> Chunk | None:
         part = tuple(keys[self._next : self._next + self._rows])
         self._next += len(part)
         return Chunk(keys=part) if part else None
 
-    def _parts(self, chunk: Chunk) -> list[Chunk]:
+    def _parts(self, chunk: Chunk, rows: int) -> list[Chunk]:
         if chunk.keys is not None:
             middle = (len(chunk.keys) + 1) // 2
             return [Chunk(keys=half) for half in (chunk.keys[:middle], chunk.keys[middle:]) if half]
-        middle_key = self._table.boundary(chunk.low, self._rows)
+        middle_key = self._table.boundary(chunk.low, rows)
         if middle_key is None or middle_key == chunk.high:
-            return [chunk]
-        return [Chunk(chunk.low, middle_key), Chunk(middle_key, chunk.high)]
+            return [replace(chunk, rows=rows)]
+        rest = max(1, chunk.rows - rows)
+        return [Chunk(chunk.low, middle_key, rows=rows), Chunk(middle_key, chunk.high, rows=rest)]

@@ -14,11 +14,11 @@ from pgtide.errors import ConfigError, SlotBusy
 from pgtide.log.schema import CHANGES
 from pgtide.log.snapshot import newest_snapshot
 from pgtide.log.storage import Storage
-from pgtide.postgres.connection import SqlConnection, connect, translate
+from pgtide.postgres.connection import SqlConnection, connect, no_timeouts, translate
 from pgtide.postgres.publication import publication_names
 from pgtide.postgres.slot import capture_pids
 from pgtide.snapshot.chunks import Verbatim
-from pgtide.snapshot.keeper import APPLICATION, LOCK_TIMEOUT, no_timeouts, not_free
+from pgtide.snapshot.keeper import APPLICATION, LOCK_TIMEOUT, not_free
 from pgtide.snapshot.tables import Selection, select_tables
 
 

@@ -21,12 +21,12 @@ from psycopg import sql
 from pgtide.capture.faults import fault
 from pgtide.errors import PgtideError
 from pgtide.log.schema import CHANGES
-from pgtide.log.storage import Storage
+from pgtide.log.storage import Storage, unavailable
 from pgtide.position import Lsn
-from pgtide.postgres.connection import SqlConnection, connect, translate
+from pgtide.postgres.connection import SqlConnection, connect, no_timeouts, translate
 from pgtide.snapshot.chunks import Chunk
 from pgtide.snapshot.copying import copy_pages
-from pgtide.snapshot.keeper import APPLICATION, no_timeouts
+from pgtide.snapshot.keeper import APPLICATION
 from pgtide.snapshot.read_parts import ReadParts
 from pgtide.snapshot.read_rows_file import SameRows
 
@@ -52,6 +52,8 @@ class Copier:
                 yield self._copy(unit)
             except PgtideError as error:
                 yield Outcome(error=error)
+            except OSError as error:
+                yield Outcome(error=unavailable(error))
 
     def _copy(self, unit: list[Chunk]) -> Outcome:
         changes = Storage(self.log_path, self.storage).child(CHANGES)

@@ -69,6 +69,8 @@ def changes(
     source = _Source.open(spark, log, storage)
     if reader is not None and not stream:
         raise ConfigError("only a stream is a reader", hint="Give stream=True as well.")
+    if reader is not None and reader.startswith("pipeline."):
+        raise ConfigError(f"{reader} is the name of a pipeline's reader", hint="Give another one.")
     found = source.tables([table] if isinstance(table, str) else table)
     if stream:
         rows = source.stream()

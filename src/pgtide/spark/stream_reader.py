@@ -2,13 +2,14 @@
 
 A query says after each batch which version of the log it has come to. That is written down for
 the reader, so that what a query needs which is stopped, or slow, is still there when it goes on.
-A query is known by a metric that its frame observes. Several that use one name keep what the
-slowest of them needs.
+A query is known by a metric that its frame observes. A name is for one query: while two use it,
+it stands still, and the log keeps everything from there on.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from typing import Any
 
@@ -24,20 +25,24 @@ from pgtide.log.table import commit_path
 from pgtide.position import Lsn, Position
 from pgtide.spark.paths import spark_path
 
+logger = logging.getLogger(__name__)
+
 LOOK_BACK = 100  # versions
 
-_listening: dict[tuple[str, str, str], StreamReader] = {}
+_listening: dict[tuple[str, int, str, str], StreamReader] = {}
 _lock = threading.Lock()
 
 
 class StreamReader(StreamingQueryListener):
-    """Moves one reader of one log as the queries of a session go on."""
+    """Moves one reader of one log as its query in a session goes on."""
 
     def __init__(self, log: Storage, name: str) -> None:
         self._log = log
         self._name = name
         self._metric = _metric(name)
-        self._versions: dict[str, int] = {}  # by query
+        self._place = f"{spark_path(log.child(CHANGES).root)}]"
+        self._query = ""  # the one that moves it
+        self._told = False
 
     def onQueryStarted(self, event: Any) -> None:
         pass
@@ -46,22 +51,31 @@ class StreamReader(StreamingQueryListener):
         pass
 
     def onQueryTerminated(self, event: Any) -> None:
-        pass
+        if str(event.id) == self._query:
+            self._query = ""
 
     def onQueryProgress(self, event: Any) -> None:
         """Spark calls it after each batch, one after the other."""
         if self._metric not in event.progress.observedMetrics:
             return
-        place = f"{spark_path(self._log.child(CHANGES).root)}]"
-        for source in event.progress.sources:
-            # Spark plans its last batch again when a query goes on: it needs where that began.
-            if not source.description.rstrip().endswith(place) or not source.startOffset:
-                continue
-            offset = json.loads(source.startOffset)
-            if offset.get("isStartingVersion") or offset.get("isInitialSnapshot"):
-                continue  # of that all is needed until it is done
-            self._versions[str(event.progress.id)] = int(offset["reservoirVersion"])
-            self._move(min(self._versions.values()))
+        # Spark plans its last batch again when a query goes on: it needs where that began.
+        mine = [s for s in event.progress.sources if s.description.rstrip().endswith(self._place)]
+        offsets = [json.loads(source.startOffset or "{}") for source in mine]
+        if not offsets:
+            self._tell("a query of reader %s reads no log that is known here; it does not move")
+        elif not self._is_its(str(event.progress.id)):
+            self._tell("two queries use reader %s: it stands still until each has its own name")
+        elif all("reservoirVersion" in offset and not _is_begun(offset) for offset in offsets):
+            self._move(min(int(offset["reservoirVersion"]) for offset in offsets))
+
+    def _is_its(self, query: str) -> bool:
+        self._query = self._query or query
+        return self._query == query
+
+    def _tell(self, message: str) -> None:
+        if not self._told:
+            logger.error(message, self._name)
+        self._told = True
 
     def _move(self, version: int) -> None:
         """It needs the version before as well: Delta looks at that when a query goes on.
@@ -78,6 +92,11 @@ class StreamReader(StreamingQueryListener):
                 return
 
 
+def _is_begun(offset: dict[str, Any]) -> bool:
+    """Whether it is inside of the first snapshot: of that all is needed until it is done."""
+    return bool(offset.get("isStartingVersion") or offset.get("isInitialSnapshot"))
+
+
 def _metric(name: str) -> str:
     return f"pgtide reader {name}"
 
@@ -87,7 +106,9 @@ def registered(spark: SparkSession, log: Storage, name: str, rows: DataFrame) ->
     if all(reader.name != name for reader in list_readers(log)):
         version = newest_snapshot(log.child(CHANGES)).version
         update_reader(log, name, version, Position(Lsn(0)))
-    key = (str(spark.sparkContext.applicationId), log.root, name)
+    jvm: Any = spark.sparkContext._jvm
+    session = int(jvm.System.identityHashCode(spark._jsparkSession))  # listeners are a session's
+    key = (str(spark.sparkContext.applicationId), session, log.root, name)
     with _lock:
         if key not in _listening:
             _listening[key] = StreamReader(log, name)

@@ -22,11 +22,11 @@ from pgtide.spark.sql_text import Sql, quoted
 from pgtide.spark.static_calls import DOUBLE_BITS, FLOAT_BITS
 
 BYTEA, TEXT = oids.BYTEA, oids.TEXT
-BPCHAR, CHAR, INET, CIDR = 1042, 18, 869, 650
+BPCHAR, CHAR, INET, CIDR, XML = 1042, 18, 869, 650, 142
 _EPOCH_DAYS = 10_957  # from 1970-01-01 to 2000-01-01, where Postgres counts from
 _EPOCH_US = _EPOCH_DAYS * 86_400 * 1_000_000
 # Their casts to text are not what Postgres prints.
-_PRINTED = frozenset({oids.BOOL, BPCHAR, CHAR, INET, CIDR})
+_PRINTED = frozenset({oids.BOOL, BPCHAR, CHAR, INET, CIDR, XML})
 _INTEGERS: dict[int, tuple[str, int, type[t.DataType]]] = {
     oids.INT2: ("int2", 2, t.ShortType),
     oids.INT4: ("int4", 4, t.IntegerType),

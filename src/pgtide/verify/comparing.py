@@ -6,8 +6,9 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pgtide import oids
 from pgtide.errors import PgtideError
@@ -21,6 +22,7 @@ from pgtide.verify.source_side import Row, SourceTable, Sums, merged
 from pgtide.verify.target_side import TargetTable
 
 AT_ONCE = 200_000  # rows that are compared one by one at a time
+LOOK_S = 1.0  # between two looks whether to go on
 INTEGERS = frozenset({oids.INT2, oids.INT4, oids.INT8})
 
 
@@ -34,11 +36,15 @@ class Pace:
     _due: float = 0.0
 
     def passed(self, rows: int) -> None:
-        if self.check is not None:
-            self.check()
         if self.rate is not None:
             self._due = max(self._due, time.monotonic()) + rows / self.rate
             self.stop.wait(max(0.0, self._due - time.monotonic()))
+        self.look()
+
+    def look(self) -> None:
+        """Raise when the source is to be left alone, or all is to end."""
+        if self.check is not None:
+            self.check()
         if self.stop.is_set():
             raise PgtideError("the verification was stopped")
 
@@ -149,7 +155,7 @@ class Comparison:
         condition: str,
         target: Callable[[], Sums],
     ) -> tuple[Sums, Sums]:
-        """Both sides at the same time: the source in its sessions, Spark here."""
+        """Both sides at the same time, and given up at once when somebody needs the table."""
         ours: Sums = {}
         lock, stopped = threading.Lock(), threading.Event()
         todo = list(reversed(segments))
@@ -168,15 +174,23 @@ class Comparison:
                     self.on_progress(done, len(segments))
                 self.pace.passed(sum(count for _, count, _ in found))
 
-        with ThreadPoolExecutor(len(self.sessions), thread_name_prefix="pgtide-verify") as pool:
-            running = [pool.submit(work, session) for session in self.sessions]
+        threads = len(self.sessions) + 1
+        with ThreadPoolExecutor(threads, thread_name_prefix="pgtide-verify") as pool:
+            theirs = pool.submit(self.target.tagged, target)
+            running: set[Future[Any]] = {theirs, *(pool.submit(work, s) for s in self.sessions)}
             try:
-                theirs = target()
-                for future in running:
-                    future.result()
-            finally:
+                while running:
+                    done, running = wait(running, LOOK_S, FIRST_COMPLETED)
+                    for future in done:
+                        future.result()
+                    self.pace.look()
+            except BaseException:
                 stopped.set()
-        return ours, theirs
+                self.target.interrupt()
+                for session in self.sessions:
+                    session.cancel_safe()
+                raise
+        return ours, theirs.result()
 
     # -- narrowing ------------------------------------------------------------------------
 
@@ -199,6 +213,7 @@ class Comparison:
         found: list[Difference] = []
         changed: dict[int, Difference] = {}
         for group in groups:
+            self.pace.look()
             ours = list(self.source.rows(self.sessions[0], ranges, group))
             theirs = self.target.rows(ranges, group)
             if not self.source.plan.keys:
@@ -206,8 +221,9 @@ class Comparison:
                 continue
             for key_hash, one in _match(ours, theirs):
                 setattr(report, one.kind, getattr(report, one.kind) + 1)
-                if len(report.keys) <= REPAIRED:
-                    report.keys.append(one.key)
+                named = tuple(part for part in one.key if part is not None)
+                if len(report.keys) <= REPAIRED and len(named) == len(one.key):
+                    report.keys.append(named)
                 if one.kind == "different":
                     if len(changed) < LISTED:
                         changed[key_hash] = one

@@ -28,7 +28,7 @@ import psycopg
 
 from pgtide.errors import SourceExhausted, Yielded
 from pgtide.position import Lsn
-from pgtide.postgres.connection import SqlConnection, connect, translate
+from pgtide.postgres.connection import SqlConnection, connect, no_timeouts, translate
 from pgtide.postgres.visibility import Visibility
 
 NAME = "pgtide verify"
@@ -41,7 +41,8 @@ HEARTBEAT_PREFIX = "pgtide.heartbeat"  # capture moves on with it, and logs noth
 
 _SESSION = (
     "SET jit = off; SET max_parallel_workers_per_gather = 0; SET row_security = off;"
-    " SET idle_in_transaction_session_timeout = 0"
+    # Keys in flight are looked up in a hash table only if that fits: else one by one, for each row.
+    " SET work_mem = '256MB'"
 )
 _LOCK_TIMEOUT = f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S}s'"
 
@@ -122,6 +123,7 @@ class SourceMoment:
 
     def _begin(self, session: SqlConnection) -> None:
         session.execute(_SESSION)
+        no_timeouts(session)
         session.execute(f"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY; {_LOCK_TIMEOUT}")
         for name in self._relations.values():
             session.execute(f"LOCK TABLE ONLY {name} IN ACCESS SHARE MODE".encode())

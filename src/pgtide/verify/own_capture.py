@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from dataclasses import dataclass, field
 
@@ -11,6 +12,11 @@ from pgtide.errors import SlotBusy
 from pgtide.postgres.connection import connect
 from pgtide.postgres.slot import capture_pids
 from pgtide.verify.moment import NAME
+
+logger = logging.getLogger(__name__)
+
+PATIENCE_S = 60.0  # that it keeps trying without progress
+STOP_S = 30.0
 
 
 @dataclass
@@ -31,6 +37,10 @@ class OwnCapture:
             )
             self._thread.start()
 
+    @property
+    def running(self) -> bool:
+        return self._thread is not None
+
     def check(self) -> None:
         """Raise what it ended with, unless somebody else has begun to capture meanwhile."""
         if self._error is None:
@@ -44,12 +54,14 @@ class OwnCapture:
         """End it; what is complete is in the log."""
         if self._capture is not None and self._thread is not None:
             self._capture.stop()
-            self._thread.join()
+            self._thread.join(STOP_S)
+            if self._thread.is_alive():
+                logger.warning("capture has not ended yet: the source or the log does not answer")
         self._thread = self._capture = self._error = None
 
     def _run(self, capture: Capture) -> None:
         try:
-            capture.run()
+            capture.run(patience_s=PATIENCE_S)
         except BaseException as error:
             self._error = error
 

@@ -35,7 +35,8 @@ class KeyRanges:
     @classmethod
     def over(cls, source: str, target: Sql, low: int, high: int, rows: int) -> KeyRanges:
         """Ranges that fit a table of about so many rows."""
-        wanted, shift = _wanted(rows), 0
+        # Keys on both sides of zero are never in one range: -1 >> 63 is -1.
+        wanted, shift = max(2, _wanted(rows)), 0
         while (high >> shift) - (low >> shift) + 1 > wanted:
             shift += 1
         return cls(source, target, low, high, shift)
@@ -52,7 +53,9 @@ class KeyRanges:
 
     @property
     def of_target(self) -> Sql:
-        return Sql(f"shiftright(CAST({self.target} AS BIGINT), {self.shift})")
+        # A row without a key, which only a mirror can have, counts beside the source's keys.
+        beside = self.low - 1 if self.low > -(2**63) else self.high
+        return Sql(f"shiftright(coalesce(CAST({self.target} AS BIGINT), {beside}), {self.shift})")
 
     @property
     def finer(self) -> KeyRanges | None:
@@ -97,7 +100,7 @@ class HashRanges:
 
     @property
     def of_target(self) -> Sql:
-        return Sql(f"shiftright({self.hashed}_hash, {HASH_BITS - self.bits})")
+        return Sql(f"shiftright(_pgtide_{self.hashed}_hash, {HASH_BITS - self.bits})")
 
     @property
     def finer(self) -> HashRanges | None:

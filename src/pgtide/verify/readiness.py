@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
 from pyspark.sql import SparkSession
 
+from pgtide.capture.pacing import is_time
 from pgtide.config.model import Config
 from pgtide.errors import PipelineError, TargetUnavailable
 from pgtide.log.reader import Log
+from pgtide.log.refreshes import RefreshStore
 from pgtide.log.snapshot import Snapshot
 from pgtide.log.storage import Storage
 from pgtide.pipeline.lag import is_ahead
@@ -31,7 +33,7 @@ from pgtide.verify.own_capture import OwnCapture
 
 POLL_S = 0.2
 PATIENCE_S = 600.0  # without any progress of whoever runs elsewhere
-NUDGE_S = 5.0
+HELP_S = 5.0
 # An object store does not tell whether a pipeline runs: for so long its state is watched first.
 SILENCE_S = 30.0
 
@@ -79,10 +81,18 @@ class Readiness:
         """
         if not self._logged(lsn)[0]:
             self.capture()
-        self._wait(lambda: self._logged(lsn), f"the log to reach {lsn}", check, nudge=True)
+        self._wait(lambda: self._logged(lsn), f"the log to reach {lsn}", check, self._nudge)
         if self.run_here and not self._applied(lsn)[0] and not self._runs():
             self._run()
         self._wait(lambda: self._applied(lsn), f"pipeline {self.pipeline} to apply {lsn}", check)
+
+    def settle(self, tables: Collection[str]) -> None:
+        """Return when all rows of these tables that we are reading again are in the log.
+
+        Capture begins that by itself after DDL that changed rows without telling.
+        """
+        if self._capture.running:
+            self._wait(lambda: self._settled(tables), "rows that are read again")
 
     # -- where they are -----------------------------------------------------------------
 
@@ -98,15 +108,27 @@ class Readiness:
         waiting = [f for f in snapshot.files if is_ahead(f, state.position) and f.low.lsn <= lsn]
         return not waiting and state.resuming is None, state.position
 
+    def _settled(self, tables: Collection[str]) -> tuple[bool, object]:
+        store = RefreshStore(self._storage)
+        going_on = [
+            store.standing(request.id)
+            for request in store.requests()
+            if request.table in tables
+            and request.whole
+            and store.is_open(request.id)
+            and store.control(request.id) == "run"
+        ]
+        done = not going_on or not is_time(self.config.history.window)
+        return done, [(standing.state, standing.rows, standing.chunks) for standing in going_on]
+
     def _wait(
         self,
         look: Callable[[], tuple[bool, object]],
         what: str,
-        check: Callable[[], None] | None,
-        *,
-        nudge: bool = False,
+        check: Callable[[], None] | None = None,
+        help_on: Callable[[], None] | None = None,
     ) -> None:
-        moved_at = nudged_at = time.monotonic()
+        moved_at = helped_at = time.monotonic()
         done, last = look()
         while not done:
             if self.stop.wait(POLL_S):
@@ -124,11 +146,12 @@ class Readiness:
                     detail=f"Nothing has moved for {PATIENCE_S:.0f} s.",
                     hint="Run: pgtide status",
                 )
-            if nudge and now - nudged_at > NUDGE_S:
-                nudged_at = now
-                self._nudge()
+            if help_on is not None and now - helped_at > HELP_S:
+                helped_at = now
+                help_on()
 
     def _nudge(self) -> None:
+        self.capture()  # whoever did may have ended
         with connect(self.config.source.url.reveal(), application_name=NAME) as connection:
             nudge(connection)
 

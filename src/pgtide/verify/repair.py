@@ -21,8 +21,11 @@ PATIENCE_S = 600.0  # without any progress of the refresh
 
 
 def request(table: TableReport) -> Refresh:
-    """What brings a table right: its differing keys, or all of it when there are too many."""
-    few = len(table.keys) <= REPAIRED
+    """What brings a table right: its differing keys, or all of it when they are too many or none.
+
+    A mirror may have a row whose key is NULL.
+    """
+    few = len(table.keys) == table.differing <= REPAIRED
     keys = tuple(dict.fromkeys(table.keys)) if few else None
     return Refresh(table=table.table, keys=keys, replace=True, reason="repair")
 

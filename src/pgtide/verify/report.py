@@ -18,7 +18,7 @@ class Difference:
     """A row that is not the same on both sides."""
 
     kind: Kind
-    key: tuple[str, ...]  # as Postgres prints it
+    key: tuple[str | None, ...]  # as Postgres prints it; NULL only of an extra row
     columns: tuple[str, ...] = ()  # of a different row: those that differ
 
 
@@ -84,4 +84,4 @@ class PipelineReport:
 
 def listed(found: Sequence[Difference]) -> list[Difference]:
     """The first of them, by kind and key."""
-    return sorted(found, key=lambda one: (one.kind, one.key))[:LISTED]
+    return sorted(found, key=lambda one: (one.kind, *(part or "" for part in one.key)))[:LISTED]

@@ -26,7 +26,7 @@ class Row:
 
     key_hash: int
     row_hash: int
-    key: tuple[str, ...]
+    key: tuple[str | None, ...]  # NULL only where a mirror has what the source cannot have
 
 
 def merged(sums: Sums, more: Iterable[tuple[int, int, Any]]) -> None:
@@ -103,7 +103,7 @@ class SourceTable:
                 yield Row(key_hash, row_hash, tuple(key) if self.plan.keys else ())
 
     def column_hashes(
-        self, connection: SqlConnection, keys: Sequence[tuple[str, ...]]
+        self, connection: SqlConnection, keys: Sequence[tuple[str | None, ...]]
     ) -> dict[int, list[int]]:
         """By key, a hash of each column."""
         hashes = ", ".join(_hash(row_source([value])) for value in self.plan.values)
@@ -133,7 +133,7 @@ class SourceTable:
     def _key(self) -> str:
         return f"({', '.join(identifier(key.name) for key in self.plan.keys)})"
 
-    def _key_list(self, keys: Sequence[tuple[str, ...]]) -> str:
+    def _key_list(self, keys: Sequence[tuple[str | None, ...]]) -> str:
         """A query for these keys, with their types."""
         columns = self.plan.key_columns
         arrays = [

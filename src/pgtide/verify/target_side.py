@@ -18,7 +18,7 @@ from pgtide.verify.planning import Compared, TablePlan
 from pgtide.verify.ranges import KeyRanges, Ranges
 from pgtide.verify.source_side import Row, Sums, merged
 
-ROW_HASH, KEY_HASH, NUMBER = "row_hash", "key_hash", "_pgtide_range"
+ROW_HASH, KEY_HASH, NUMBER = "_pgtide_row_hash", "_pgtide_key_hash", "_pgtide_range"
 
 
 def verifying_session(spark: SparkSession) -> SparkSession:
@@ -55,6 +55,21 @@ class TargetTable:
         merged(sums, ((row[0], row[1], row[2]) for row in counted.collect()))
         return sums
 
+    def tagged(self, query: Callable[[], Sums]) -> Sums:
+        """Run a query so that ``interrupt`` can end it; in a thread of its own."""
+        self.spark.addTag(self._tag)
+        try:
+            return query()
+        finally:
+            self.spark.removeTag(self._tag)
+
+    def interrupt(self) -> None:
+        self.spark.interruptTag(self._tag)
+
+    @property
+    def _tag(self) -> str:
+        return f"pgtide-verify-{id(self.plan)}"
+
     def rows(self, ranges: Ranges, numbers: Sequence[int]) -> list[Row]:
         """The rows of some ranges."""
         frame = self._numbered(ranges).filter(_among(ranges, numbers, outside=False))
@@ -82,7 +97,7 @@ class TargetTable:
             fields = [column.field for column in self.plan.mirror.columns()]
             return self.spark.createDataFrame([], t.StructType(fields))
         reader = self.spark.read.format("delta").option("versionAsOf", self.version)
-        frame = reader.load(self.plan.target.path)
+        frame = reader.load(self.plan.target.spark_path)
         if self.plan.mirror.soft_delete:
             frame = frame.filter(f"{DELETED} IS NOT TRUE")
         return frame.coalesce(1) if self.gentle else frame
@@ -109,10 +124,10 @@ class TargetTable:
         keys = self.spark.createDataFrame(list(self.in_flight), ", ".join(texts))
         codecs = [layout.codecs[index] for index in self.plan.key_indexes]
         typed = keys.selectExpr(
-            *[f"{codec.decode(Sql(f'k{n}'))} AS v{n}" for n, codec in enumerate(codecs)]
+            *[f"{codec.decode(Sql(f'k{n}'))} AS _pgtide_key{n}" for n, codec in enumerate(codecs)]
         )
         same = [
-            F.col(quoted(key.target)).eqNullSafe(F.col(f"v{n}"))
+            F.col(quoted(key.target)).eqNullSafe(F.col(f"_pgtide_key{n}"))
             for n, key in enumerate(self.plan.keys)
         ]
         return frame.join(F.broadcast(typed), same, "left_anti")

@@ -109,7 +109,7 @@ class Verification:
                 return list(tables.values())
         return [TableReport(root.name, refused=NEEDED) for root, _ in group]
 
-    def _catch_up(self) -> None:
+    def _catch_up(self, tables: Sequence[str]) -> None:
         """Without a snapshot, so that one is held, and rows are in flight, for less time.
 
         What capture finds out only now counts as well: of a partition that was attached, it
@@ -120,6 +120,7 @@ class Verification:
             row = probe.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
         assert row is not None
         self._readiness.reach(Lsn.parse(row[0]))
+        self._readiness.settle(tables)
 
     # -- which tables -----------------------------------------------------------------------
 
@@ -180,8 +181,6 @@ class Verification:
     def _refuse_early(self, root: Shape) -> None:
         rules = self._settings.rules, self._settings.routes
         refuse_rules(compile_rules(*rules, root.schema, root.table))
-        if RefreshStore(self._storage).completing(root.schema, root.table):
-            raise Refused("its rows are still being read from the source")
 
     # -- one group ----------------------------------------------------------------------------
 
@@ -195,9 +194,10 @@ class Verification:
         names = {shape.oid: quoted_name(shape) for _, members in group for shape in members}
         wanted = 1 if self._options.gentle else self._config.history.parallelism or SESSIONS
         sessions = min(wanted, os.cpu_count() or 1, 8)
+        following = None
         with ExitStack() as stack:
             with self._readiness:
-                self._catch_up()
+                self._catch_up([shape.name for _, members in group for shape in members])
                 held = stack.enter_context(SourceMoment(self._url, names, sessions))
                 pinned = self._pin(held, group, tables)
             for table, plan, version in pinned:
@@ -215,9 +215,9 @@ class Verification:
                     on_progress=self._shown(table.table),
                 )
                 table.in_flight += len(found)
-                part = comparison.fill(table)
+                following = comparison.fill(table)
                 table.seconds += time.monotonic() - began
-        return part
+        return following
 
     def _pin(
         self,
@@ -238,6 +238,7 @@ class Verification:
             table.position, table.sample = str(held.moment.after), self._options.sample
             mine = tuple(r for r in relations[root.oid] if r.oid in known[root.oid])
             try:
+                self._refuse_unread([layouts[oid] for oid in known[root.oid] if oid in layouts])
                 plan = self._plan(root, mine, shapes)
             except Refused as reason:
                 table.refused = str(reason)
@@ -247,6 +248,11 @@ class Verification:
             opened = plan.target.open()
             pinned.append((table, plan, None if opened is None else opened.version()))
         return pinned
+
+    def _refuse_unread(self, members: Sequence[Shape]) -> None:
+        store = RefreshStore(self._storage)
+        if any(store.completing(shape.schema, shape.table) for shape in members):
+            raise Refused("its rows are still being read from the source")
 
     def _plan(
         self, root: Shape, relations: tuple[Relation, ...], shapes: Mapping[int, Shape]

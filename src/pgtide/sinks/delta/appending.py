@@ -46,7 +46,7 @@ def append(
         writer = rows.write.format("delta").mode("append")
         if id is not None:
             writer = writer.option("txnAppId", id.app_id).option("txnVersion", id.version)
-        writer.save(target.path)
+        writer.save(target.spark_path)
         return
     staged = _Staged(target)
     try:
@@ -66,7 +66,7 @@ class _Staged:
     def __init__(self, target: Target) -> None:
         self._spark = target.spark
         self._name = f"rows-{uuid.uuid4()}"
-        self._path = f"{target.path}/{self._name}"
+        self._path = f"{target.spark_path}/{self._name}"
         self._storage = Storage(target.path, dict(target.storage))
 
     def write(self, table: DeltaTable, rows: DataFrame) -> list[AddAction]:

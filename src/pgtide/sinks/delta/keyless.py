@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from functools import reduce
 
-from delta.tables import DeltaTable as SparkDeltaTable
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -96,7 +95,7 @@ def _merge(target: Target, plan: MirrorPlan, portion: Portion, net: DataFrame) -
     source = removed.union(written.select(*map(quoted, names), F.lit(False).alias(GONE)))
     with target.idempotent(portion.app_id, portion.version):
         (
-            SparkDeltaTable.forPath(target.spark, target.path)
+            target.table()
             .alias("t")
             .merge(source.alias("s"), F.col(f"s.{GONE}") & _equal("s", "t", data))
             .whenMatchedDelete(f"t.{shown}" if plan.soft_delete else None)

@@ -149,6 +149,6 @@ class Lake:
 
     def _file_system(self, target: Target) -> tuple[Any, Any]:
         jvm: Any = self._spark.sparkContext._jvm
-        path = jvm.org.apache.hadoop.fs.Path(target.path)
+        path = jvm.org.apache.hadoop.fs.Path(target.spark_path)
         session: Any = self._spark
         return path, path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from delta.tables import DeltaTable as SparkDeltaTable
 from deltalake import (
     ColumnProperties,
     CommitProperties,
@@ -99,7 +98,7 @@ def merge_by_spark(target: Target, merge: Merge, app_id: str, version: int) -> N
     clauses = _Clauses(merge, quoted)
     with target.idempotent(app_id, version):
         (
-            SparkDeltaTable.forPath(target.spark, target.path)
+            target.table()
             .alias("t")
             .merge(merge.rows.alias("s"), clauses.on)
             .whenMatchedDelete(clauses.delete)

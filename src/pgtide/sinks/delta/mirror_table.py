@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from delta.tables import DeltaTable as SparkDeltaTable
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -149,7 +148,7 @@ class MirrorTable(LakeTable):
         before = earlier(step.at)
         rows = before & (F.col(RELATION) == step.partition) if step.partition else before
         with target.idempotent(app_id, version):
-            table = SparkDeltaTable.forPath(target.spark, target.path)
+            table = target.table()
             if self._settings.soft_delete and Layout.of(shape, self._batch.shapes).key_names:
                 changed = {LSN: F.lit(int(step.at.lsn)), SEQ: F.lit(step.at.seq)}
                 table.update(rows, {DELETED: F.lit(True), **changed})
@@ -194,7 +193,7 @@ class MirrorTable(LakeTable):
             if column.attnum is not None and column.name in filled
         }
         with target.idempotent(app_id, version):
-            SparkDeltaTable.forPath(target.spark, target.path).update(earlier(step.at), values)
+            target.table().update(earlier(step.at), values)
 
 
 def _marked(sweep: Sweep) -> dict[str, Column]:

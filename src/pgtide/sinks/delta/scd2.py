@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from delta.tables import DeltaTable as SparkDeltaTable
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -106,7 +105,7 @@ class VersionsTable(LakeTable):
         names = [name for name in changes.columns if name != CLOSES]
         with target.idempotent(portion.app_id, portion.version):
             (
-                SparkDeltaTable.forPath(target.spark, target.path)
+                target.table()
                 .alias("t")
                 .merge(changes.alias("s"), f"{same} AND t.{IS_CURRENT} AND s.{CLOSES}")
                 .whenMatchedUpdate(newer("t", "s"), set=dict(changed))
@@ -150,7 +149,7 @@ class VersionsTable(LakeTable):
             END_LSN: F.lit(int(step.at.lsn)),
             END_SEQ: F.lit(step.at.seq),
         }
-        SparkDeltaTable.forPath(target.spark, target.path).update(rows, ended)
+        target.table().update(rows, ended)
 
     def _committed_at(self, step: Truncated) -> datetime | None:
         at = (F.col("lsn") == int(step.at.lsn)) & (F.col("seq") == step.at.seq)
@@ -170,7 +169,7 @@ class VersionsTable(LakeTable):
         }
         if values and shaped_by(target, step):
             rows = F.col(IS_CURRENT) & earlier(step.at)
-            SparkDeltaTable.forPath(target.spark, target.path).update(rows, values)
+            target.table().update(rows, values)
 
 
 def _seen_before(at: Position) -> Column:

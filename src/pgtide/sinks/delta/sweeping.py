@@ -111,7 +111,7 @@ class Sweeping:
         return key_value(column, self._kept[name], self._codecs[number])
 
     def _table(self) -> SparkDeltaTable:
-        return SparkDeltaTable.forPath(self.target.spark, self.target.path)
+        return self.target.table()
 
 
 def names_now(target: Target, layout: Layout, names: Mapping[str, str]) -> dict[str, str]:

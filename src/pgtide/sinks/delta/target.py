@@ -18,6 +18,7 @@ from pgtide.sinks.delta.columns import TargetColumn
 from pgtide.sinks.delta.first_commit import create_table
 from pgtide.sinks.directories import table_path
 from pgtide.spark.layout import TableName
+from pgtide.spark.paths import spark_path
 from pgtide.spark.sql_text import quoted
 
 RELATION_PROPERTY = "pgtide.relation"
@@ -50,6 +51,15 @@ class Target:
         """The table's place in a lake."""
         return cls(spark, f"{lake.rstrip('/')}/{table_path(table)}", storage)
 
+    @property
+    def spark_path(self) -> str:
+        """The place as Spark names it."""
+        return spark_path(self.path)
+
+    def table(self) -> SparkDeltaTable:
+        """The table as Spark sees it."""
+        return SparkDeltaTable.forPath(self.spark, self.spark_path)
+
     # -- what is there --------------------------------------------------------------
 
     def open(self) -> DeltaTable | None:
@@ -74,7 +84,7 @@ class Target:
 
     def frame(self) -> DataFrame:
         """The rows."""
-        return self.spark.read.format("delta").load(self.path)
+        return self.spark.read.format("delta").load(self.spark_path)
 
     @property
     def schema(self) -> StructType:
@@ -85,7 +95,7 @@ class Target:
     @property
     def sql(self) -> str:
         """The table's name in SQL."""
-        return f"delta.{quoted(self.path)}"
+        return f"delta.{quoted(self.spark_path)}"
 
     def properties(self) -> dict[str, str]:
         table = self.open()
@@ -104,7 +114,7 @@ class Target:
             schema = StructType([column.field for column in columns])
             # By path, CREATE OR REPLACE insists on the columns that are there.
             empty = self.spark.createDataFrame([], schema).write.format("delta")
-            empty.mode("overwrite").option("overwriteSchema", True).save(self.path)
+            empty.mode("overwrite").option("overwriteSchema", True).save(self.spark_path)
             self.set_properties(wanted)
             return True
         return self._make(columns, wanted)
@@ -119,7 +129,7 @@ class Target:
         if storage.local is not None:
             return create_table(storage, columns, wanted)
         schema = StructType([column.field for column in columns])
-        builder = SparkDeltaTable.createIfNotExists(self.spark).location(self.path)
+        builder = SparkDeltaTable.createIfNotExists(self.spark).location(self.spark_path)
         builder = builder.addColumns(schema)
         for name, value in wanted.items():
             builder = builder.property(name, value)

@@ -1,0 +1,50 @@
+"""What a verification waits for, and what it does not wait for."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from pyspark.sql import SparkSession
+
+from pgtide.config import Config
+from pgtide.log.refreshes import Refresh, RefreshStore
+from pgtide.log.storage import Storage
+from pgtide.spark.sql_text import Sql
+from pgtide.verify.ranges import KeyRanges
+from tests.fixtures.capture import Captured
+from tests.verify.lake import lake_config, table_report, verify
+
+ROWS = 5000
+
+
+def test_rows_that_are_read_again(spark: SparkSession, captured: Captured) -> None:
+    """After DDL that capture sees only now; and where it is not the time to read them."""
+    captured.run(
+        f"""CREATE TABLE t (id int PRIMARY KEY);
+INSERT INTO t SELECT generate_series(1, {ROWS});
+CREATE TABLE u (id int PRIMARY KEY);
+INSERT INTO u VALUES (-1), (0), (1);
+"""
+    )
+    config = lake_config(captured)
+    verify(spark, config)
+    captured.run("ALTER TABLE t ADD x float8 DEFAULT random();\n")
+    read = table_report(verify(spark, config), "t")
+    assert (read.equal, read.rows, read.in_flight) == (True, ROWS, 0), read
+
+    now = datetime.now(UTC)
+    window = f"{now + timedelta(hours=2):%H:%M}-{now + timedelta(hours=4):%H:%M}"
+    settings = config.model_dump(mode="python") | {"history": {"window": window}}
+    settings["source"] = captured.settings["source"]
+    config = Config.model_validate(settings)
+    RefreshStore(Storage(config.log.path)).add(Refresh("public.t"))
+    report = verify(spark, config, part_rows=1000)
+    assert "still being read" in table_report(report, "t").refused
+    assert (table_report(report, "u").equal, table_report(report, "u").rows) == (True, 3)
+
+
+def test_ranges_of_keys_on_both_sides_of_zero() -> None:
+    for low, high in ((-1, 1), (-(2**63), 2**63 - 1), (0, 0), (-7, -1)):
+        ranges = KeyRanges.over("id", Sql("id"), low, high, rows=3)
+        assert 1 <= len(ranges.numbers) <= 2
+        assert {low >> ranges.shift, high >> ranges.shift} <= set(ranges.numbers)
