@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import SparkSession
 
-from pgtide.config import Config
 from pgtide.log.refreshes import Refresh, RefreshStore
 from pgtide.log.storage import Storage
 from pgtide.spark.sql_text import Sql
@@ -34,9 +34,8 @@ INSERT INTO u VALUES (-1), (0), (1);
 
     now = datetime.now(UTC)
     window = f"{now + timedelta(hours=2):%H:%M}-{now + timedelta(hours=4):%H:%M}"
-    settings = config.model_dump(mode="python") | {"history": {"window": window}}
-    settings["source"] = captured.settings["source"]
-    config = Config.model_validate(settings)
+    settings = {**captured.settings, "history": {"window": window}}
+    config = lake_config(replace(captured, settings=settings))
     RefreshStore(Storage(config.log.path)).add(Refresh("public.t"))
     report = verify(spark, config, part_rows=1000)
     assert "still being read" in table_report(report, "t").refused

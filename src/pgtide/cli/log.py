@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -64,10 +65,18 @@ def tail(
       pgtide log tail --follow --from now --table 'public.*' --format debezium
     """
     invocation = ctx.ensure_object(Invocation)
+    stopped = threading.Event()
+
+    def interrupt(signal_number: int, frame: object) -> None:
+        # Python drops what is raised while it is in a destructor or in a callback.
+        stopped.set()
+        raise KeyboardInterrupt
+
     # Ctrl-C means that it was enough, as does a pipe that closes.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGTERM, interrupt)
     with suppress(KeyboardInterrupt):
-        _print_events(invocation, follow, table, start, format, limit)
+        _print_events(invocation, follow, table, start, format, limit, stopped.is_set)
 
 
 def _print_events(
@@ -77,6 +86,7 @@ def _print_events(
     start: str,
     format: Format,
     limit: int | None,
+    stop: Callable[[], bool],
 ) -> None:
     from pgtide.config import TablePatterns
     from pgtide.log.formats import formatter
@@ -85,8 +95,8 @@ def _print_events(
     tables = TablePatterns(table) if table else None
     to_json = formatter(format)
     left = limit
-    for batch in log.batches(_position(log, start), tables=tables, follow=follow):
-        if left == 0:
+    for batch in log.batches(_position(log, start), tables=tables, follow=follow, stop=stop):
+        if left == 0 or stop():
             return
         now = datetime.now(UTC)
         lines = [
