@@ -35,7 +35,10 @@ def wait_for(captured: Captured) -> None:
     store = store_of(captured)
 
     def done() -> bool:
-        return all(store.standing(each.id).state == "done" for each in store.requests())
+        standings = [store.standing(each.id) for each in store.requests()]
+        for standing in standings:
+            assert standing.state not in ("failed", "cancelled"), standing
+        return all(standing.state == "done" for standing in standings)
 
     wait_until(done, "the refreshes", 60)
 

@@ -61,7 +61,7 @@ _DEFAULTS = {
     "keepalives_idle": "10",
     "keepalives_interval": "5",
     "keepalives_count": "3",
-    "tcp_user_timeout": "30000",  # ms; keep-alives say nothing while an answer is outstanding
+    "tcp_user_timeout": "60000",  # ms; keep-alives say nothing while an answer is outstanding
 }
 
 
