@@ -166,7 +166,7 @@ def test_a_server_that_closes_at_every_step_of_the_handshake(
     """Whatever byte the server stops at: a transient error, never a hang or a crash."""
     link = proxy(database)
     captured = make_captured(url=link.url, admin_url=database.url)
-    monkeypatch.setattr(engine, "UNTIL_CURRENT_PATIENCE_S", 0.0)
+    monkeypatch.setattr(engine, "IN_HASTE_PATIENCE_S", 0.0)
     failures = 0
     for size in [1, 2, 5, 9, 10, 20, 50, 100, 200, 300, 350, 400, 430, 450, 500, 700, 1000, 1500]:
         for connection in range(4):
@@ -200,7 +200,7 @@ def test_sessions_that_an_administrator_ends(captured: Captured, which: str) -> 
 
 
 def test_nobody_listens(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "UNTIL_CURRENT_PATIENCE_S", 0.0)
+    monkeypatch.setattr(engine, "IN_HASTE_PATIENCE_S", 0.0)
     source = captured.config.source.model_copy(
         update={"url": type(captured.config.source.url)("postgresql://x@127.0.0.1:1/none")}
     )

@@ -27,7 +27,7 @@ COMMANDS = {
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "UNTIL_CURRENT_PATIENCE_S", 0.0)
+    monkeypatch.setattr(engine, "IN_HASTE_PATIENCE_S", 0.0)
     monkeypatch.setattr("pgtide.cli.status_facts.SAMPLE_SECONDS", 0.0)
 
 

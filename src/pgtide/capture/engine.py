@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 BACKOFF_FIRST_S = 0.1
 BACKOFF_LAST_S = 30.0
-UNTIL_CURRENT_PATIENCE_S = 60.0  # how long --until-current tries again without any progress
+IN_HASTE_PATIENCE_S = 60.0  # how long one that somebody waits for tries without any progress
 # A server needs a moment to notice that our own last session is gone; another capture stays.
 SLOT_BUSY_PATIENCE_S = 5.0
 
@@ -37,8 +37,16 @@ SLOT_BUSY_PATIENCE_S = 5.0
 class Capture:
     """Captures until stopped."""
 
-    def __init__(self, config: Config, *, on_progress: Callable[[Progress], None] | None = None):
+    def __init__(
+        self,
+        config: Config,
+        *,
+        on_progress: Callable[[Progress], None] | None = None,
+        hurried: bool = False,
+    ):
+        """``hurried``: somebody waits for it, and it does not try for ever."""
         self._config = config
+        self._hurried = hurried
         self._stop = threading.Event()
         self.progress = Progress()
         self._file = ProgressFile(Storage(config.log.path, config.log.storage), self.progress)
@@ -49,25 +57,15 @@ class Capture:
         """Flush what is complete and end ``run``; safe to call from a signal handler."""
         self._stop.set()
 
-    def run(
-        self,
-        *,
-        until_current: bool = False,
-        gear: str | None = None,
-        patience_s: float | None = None,
-    ) -> None:
-        """Capture for ever, or everything that was committed before this call.
-
-        ``patience_s``: how long to keep trying without progress.
-        """
-        if patience_s is None:
-            patience_s = UNTIL_CURRENT_PATIENCE_S if until_current else math.inf
+    def run(self, *, until_current: bool = False, gear: str | None = None) -> None:
+        """Capture for ever, or everything that was committed before this call."""
+        in_haste = until_current or self._hurried
         failures = 0
         moved_at = time.monotonic()
         while not self._stop.is_set():
             before = self.progress.position
             try:
-                with CaptureSession(self._config, self.progress, self._stop, gear) as session:
+                with self._session(gear) as session:
                     self._opened = True
                     session.run(until_current=until_current, tick=self._tick)
                 break
@@ -76,7 +74,7 @@ class Capture:
                 if self.progress.position > before:
                     failures, moved_at = 0, time.monotonic()
                 failures += 1
-                final = time.monotonic() - moved_at > self._patience(error, patience_s)
+                final = time.monotonic() - moved_at > self._patience(error, in_haste)
                 self._failed(error, final=final)
                 if not final:
                     self._back_off(error, failures)
@@ -87,6 +85,9 @@ class Capture:
         self.progress.gear = "stopped"
         self._tick(force=True)
 
+    def _session(self, gear: str | None) -> CaptureSession:
+        return CaptureSession(self._config, self.progress, self._stop, gear, hurried=self._hurried)
+
     def _judge(self, error: PgtideError) -> PgtideError:
         """The error itself; only a log that was there once may come back."""
         if isinstance(error, LogMissing) and self._opened:
@@ -94,13 +95,13 @@ class Capture:
             return LogUnavailable("the log is gone", detail=error.detail, hint=hint)
         return error
 
-    def _patience(self, error: PgtideError, patience_s: float) -> float:
+    def _patience(self, error: PgtideError, in_haste: bool) -> float:
         """How long to keep trying without progress."""
         if not isinstance(error, TransientError):
             return -math.inf
         if isinstance(error, SlotBusy) and not self.progress.commits:
             return SLOT_BUSY_PATIENCE_S
-        return patience_s
+        return IN_HASTE_PATIENCE_S if in_haste else math.inf
 
     def _failed(self, error: PgtideError, *, final: bool) -> None:
         self.progress.gear = "failed" if final else "waiting"

@@ -34,6 +34,7 @@ from pgtide.postgres.published import read_published
 from pgtide.wal.decoder import Chunk, Decoder
 
 IDLE_COMMIT_INTERVAL_S = 10.0  # commits that carry only a position, at most this often
+HURRIED_COMMIT_INTERVAL_S = 0.1  # or this often, while somebody waits for positions
 BUSY_FLUSH_SHARE = 0.5  # flushes come less often when they would take more of the time
 FLUSH_EARLY = 0.8  # share of the interval after which a flush begins
 SHORTEST_INTERVAL_S = 0.005
@@ -133,8 +134,9 @@ class Flow:
             if rows is not None:
                 self._buffer.add(rows, self._decoder.slots)
 
-    def due(self, vouched: Lsn, *, until: Lsn | None) -> bool:
-        """Whether it is time for ``flush``; ``until`` is a position that someone waits for."""
+    def due(self, vouched: Lsn, *, until: Lsn | None, hurried: bool) -> bool:
+        """Whether it is time for ``flush``; ``until`` is a position that someone waits for,
+        ``hurried``: for any position."""
         now = time.monotonic()
         if until is not None and vouched >= until:
             return vouched > self._writer.position
@@ -144,7 +146,8 @@ class Flow:
         if vouched <= self._writer.position:
             return False
         # Nothing to log, only a position to vouch for: rarely, or when someone waits for it.
-        return until is not None or now - self.committed_at >= IDLE_COMMIT_INTERVAL_S
+        interval_s = HURRIED_COMMIT_INTERVAL_S if hurried else IDLE_COMMIT_INTERVAL_S
+        return until is not None or now - self.committed_at >= interval_s
 
     def patience(self) -> float:
         """How long to wait for the next chunk before asking ``due`` again."""

@@ -56,12 +56,19 @@ class CaptureSession:
     """Opens everything on entering; closes it on leaving."""
 
     def __init__(
-        self, config: Config, progress: Progress, stop: threading.Event, gear: str | None
+        self,
+        config: Config,
+        progress: Progress,
+        stop: threading.Event,
+        gear: str | None,
+        *,
+        hurried: bool = False,
     ) -> None:
         self._config = config
         self._progress = progress
         self._stop = stop
         self._forced_gear = gear
+        self._hurried = hurried
         self._heartbeat_at = self._advanced_at = 0.0
         self._not_beyond: Lsn | None = None  # where the log is to end exactly
         self._bulk_again = Lsn(0)  # a batch failed: live until V is past this
@@ -245,7 +252,7 @@ class CaptureSession:
                     receiver.release(received)
                 committed = flow.pour()
                 vouched = max(flow.end, keepalive)
-                if flow.due(vouched, until=self._until):
+                if flow.due(vouched, until=self._until, hurried=self._hurried):
                     flow.flush(vouched)
                     committed = True
                 if committed:

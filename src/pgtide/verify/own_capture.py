@@ -15,7 +15,6 @@ from pgtide.verify.moment import NAME
 
 logger = logging.getLogger(__name__)
 
-PATIENCE_S = 60.0  # that it keeps trying without progress
 STOP_S = 30.0
 
 
@@ -31,7 +30,7 @@ class OwnCapture:
     def ensure(self) -> None:
         """See to it that somebody captures."""
         if self._thread is None and not self._somebody_captures():
-            self._capture = Capture(self.config)
+            self._capture = Capture(self.config, hurried=True)
             self._thread = threading.Thread(
                 target=self._run, args=(self._capture,), name="capture of verify", daemon=True
             )
@@ -61,7 +60,7 @@ class OwnCapture:
 
     def _run(self, capture: Capture) -> None:
         try:
-            capture.run(patience_s=PATIENCE_S)
+            capture.run()
         except BaseException as error:
             self._error = error
 
