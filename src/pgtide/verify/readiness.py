@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Self
 
 from pyspark.sql import SparkSession
@@ -57,12 +56,7 @@ class Readiness:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._capture.stop()
 
     def state(self) -> State | None:
