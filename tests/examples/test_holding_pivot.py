@@ -51,7 +51,6 @@ COLUMNS = [
 TIMES = {"c": "datetime_created", "u": "datetime_updated", "d": "datetime_deleted"}
 
 
-@pytest.mark.slow
 def test_rows_and_answers(spark: SparkSession, database: Database, tmp_path: Path) -> None:
     copy(example.HERE / "pgtide.yaml", tmp_path)
     url = f"{database.url}&options=-ctimezone%3DUTC"
