@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from pgtide.config.connection_string import ConnectionString
 from pgtide.config.patterns import TablePatterns
@@ -19,6 +19,7 @@ from pgtide.config.rules import Route, Rule
 from pgtide.config.section import Section, as_problem, reporting
 from pgtide.config.sinks import Bytes, Options, Seconds, SinkSettings, location
 from pgtide.config.units import parse_duration, parse_size, parse_window
+from pgtide.config.urls import Url
 from pgtide.errors import ConfigError
 
 # It is part of names of files, of which `pipeline.<name>.parked` may have 100 characters.
@@ -37,14 +38,6 @@ def _pipeline_name(value: Any) -> Any:
     if not isinstance(value, str):
         hint = "put it in quotes: YAML takes it for something else than text"
     raise ConfigError(f"{value!r} cannot be the name of a pipeline", hint=hint)
-
-
-def _connection_string(value: Any) -> ConnectionString:
-    if isinstance(value, ConnectionString):
-        return value
-    if not isinstance(value, str):
-        raise ConfigError("expected text, a libpq URL")
-    return ConnectionString(value)
 
 
 def _patterns(value: list[str]) -> list[str]:
@@ -68,7 +61,6 @@ def _window(value: str) -> str:
     return value
 
 
-Url = Annotated[ConnectionString, PlainValidator(reporting(_connection_string))]
 Tables = Annotated[list[str], AfterValidator(reporting(_patterns))]
 PipelineName = Annotated[str, BeforeValidator(reporting(_pipeline_name))]
 

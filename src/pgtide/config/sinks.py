@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from pgtide.config.section import Section, as_problem, reporting
 from pgtide.config.units import parse_duration, parse_size
+from pgtide.config.urls import Url
 from pgtide.errors import ConfigError
 
 
@@ -159,6 +160,28 @@ class StdoutSettings(Section):
     """The form of an event."""
 
 
+class PostgresSettings(Section):
+    """Tables of another Postgres database that are equal to those of the source."""
+
+    type: Literal["postgres"]
+    url: Url
+    """libpq URL or `key=value` string of the role that writes, and owns what DDL is to change."""
+    consistency: Literal["transaction", "table"] = "transaction"
+    """`transaction`: all tables change together, so that the target is always as the source was
+    between two transactions. `table`: tables are written side by side, each at its own pace."""
+    on_conflict: Literal["error", "apply", "keep"] = "error"
+    """When the target has a row that should not be there, or lacks one: stop; make it as the
+    source has it; leave it as it is. The last two are listed in `pgtide.conflicts`."""
+    keyless: Literal["match", "append"] = "match"
+    """Updates and deletes in tables without a key: change one row that is equal in all columns;
+    or take inserts only, and stop at anything else."""
+    ddl: list[str] = Field(default=["*"])
+    """Kinds of objects whose DDL is replayed, as in `["*", "!index"]`; an empty list: none."""
+    replication_role: Literal["origin", "replica"] = "origin"
+    """`replica` switches triggers and foreign keys off while changes are written
+    (`session_replication_role`); the role needs the right to set it."""
+
+
 SinkSettings: TypeAlias = Annotated[
-    DeltaSettings | FileSettings | StdoutSettings, Field(discriminator="type")
+    DeltaSettings | FileSettings | StdoutSettings | PostgresSettings, Field(discriminator="type")
 ]

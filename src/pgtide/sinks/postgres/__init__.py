@@ -1,0 +1,1 @@
+"""The Postgres sink: another database that follows the source, transaction by transaction."""

@@ -1,0 +1,53 @@
+-- What pgtide keeps in a target. Each statement may run again.
+CREATE SCHEMA IF NOT EXISTS pgtide;
+
+-- Everything up to and including this position is in the target. Written in the same
+-- transaction as the rows.
+CREATE TABLE IF NOT EXISTS pgtide.progress (
+    pipeline text PRIMARY KEY,
+    lsn pg_lsn NOT NULL,
+    seq bigint NOT NULL,
+    applied_at timestamptz NOT NULL DEFAULT now(),
+    log text NOT NULL -- which log it is a position of
+);
+
+-- Rows that were not as the source's changes said.
+CREATE TABLE IF NOT EXISTS pgtide.conflicts (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    pipeline text NOT NULL,
+    lsn pg_lsn NOT NULL,
+    seq bigint NOT NULL,
+    "schema" text NOT NULL,
+    "table" text NOT NULL,
+    kind text NOT NULL, -- insert_exists, update_missing, delete_missing
+    resolution text NOT NULL, -- apply, keep
+    key jsonb NOT NULL, -- names and texts of the key columns
+    noted_at timestamptz NOT NULL DEFAULT now()
+);
+
+-- DDL that somebody decided to leave out: pgtide skip.
+CREATE TABLE IF NOT EXISTS pgtide.skipped (
+    pipeline text NOT NULL,
+    lsn pg_lsn NOT NULL,
+    seq bigint NOT NULL,
+    asked_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (pipeline, lsn, seq)
+);
+
+-- Rows of a snapshot that are there already, in stretches of positions without gaps. Written in
+-- the same transaction as the rows, by the task that copied them.
+CREATE TABLE IF NOT EXISTS pgtide.loaded (
+    pipeline text NOT NULL,
+    lsn pg_lsn NOT NULL,
+    first_seq bigint NOT NULL,
+    last_seq bigint NOT NULL,
+    PRIMARY KEY (pipeline, lsn, first_seq)
+);
+
+-- What is to be made once the rows of the snapshot are there: indexes, constraints, triggers.
+CREATE TABLE IF NOT EXISTS pgtide.after_rows (
+    pipeline text NOT NULL,
+    ordinal int NOT NULL,
+    statement text NOT NULL,
+    PRIMARY KEY (pipeline, ordinal)
+);
