@@ -37,6 +37,7 @@ from pgtide.sinks.postgres.ddl_statement import (
     NotPrintable,
     if_exists,
     inside_transaction,
+    is_a,
     parse,
     printed,
     without_roles,
@@ -166,7 +167,7 @@ def _stated(payload: Payload, text: str, node: Any, kinds: DdlKinds, names: Name
     changed |= keep_selected(payload, node, names)
     if not kinds.selects("owner"):
         changed |= without_roles(node, payload.made_schema())
-    if isinstance(node, ast.DropStmt) and not node.objects:
+    if is_a(node, ast.DropStmt) and not node.objects:
         return Replay(payload, skipped="the target has nothing of what it drops")
     if changed:
         text = printed(node)
@@ -185,7 +186,7 @@ def _stated(payload: Payload, text: str, node: Any, kinds: DdlKinds, names: Name
     return Replay(
         payload,
         tuple(steps),
-        commit_after=isinstance(node, ast.AlterEnumStmt) and node.oldVal is None,
+        commit_after=is_a(node, ast.AlterEnumStmt) and node.oldVal is None,
         refreshed=tuple(names.target(table) for table in rows.refreshed),
         emptied=there[:1] if rows.emptied else (),
         unread=tuple(Unread(names.target(u.table), u.functions) for u in rows.unread),
@@ -195,14 +196,14 @@ def _stated(payload: Payload, text: str, node: Any, kinds: DdlKinds, names: Name
 
 
 def _drops_index(node: Any) -> bool:
-    index = isinstance(node, ast.DropStmt) and node.removeType.name == "OBJECT_INDEX"
+    index = is_a(node, ast.DropStmt) and node.removeType.name == "OBJECT_INDEX"
     return bool(index and not node.missing_ok)
 
 
 def _refuse_reshaped(payload: Payload, node: Any, names: Names) -> None:
     """Tables whose columns rules change are not what a statement about columns means."""
-    columns = not isinstance(node, _WHOLE) or (
-        isinstance(node, ast.RenameStmt) and node.renameType.name == "OBJECT_COLUMN"
+    columns = not is_a(node, *_WHOLE) or (
+        is_a(node, ast.RenameStmt) and node.renameType.name == "OBJECT_COLUMN"
     )
     if columns and any(names.reshapes(root_of(item)) for item in payload.relations()):
         raise CannotReplay("rules leave out, rename or change columns of the table")

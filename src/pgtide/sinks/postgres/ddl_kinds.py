@@ -14,6 +14,7 @@ from typing import Any
 from pglast import ast
 
 from pgtide.errors import ConfigError
+from pgtide.sinks.postgres.ddl_statement import is_a
 
 VERBS = ("CREATE ", "ALTER ", "DROP ", "IMPORT ")
 
@@ -114,7 +115,7 @@ class DdlKinds:
 
 def kind_of(tag: str, node: Any) -> str:
     """The kind of a statement, by its command tag and, where that says too little, its tree."""
-    if isinstance(node, ast.AlterOwnerStmt) or _changes_owner_only(node):
+    if is_a(node, ast.AlterOwnerStmt) or _changes_owner_only(node):
         return "owner"
     noun = tag
     for verb in VERBS:
@@ -124,9 +125,6 @@ def kind_of(tag: str, node: Any) -> str:
 
 
 def _changes_owner_only(node: Any) -> bool:
-    return isinstance(node, ast.AlterTableStmt) and all(is_owner_change(cmd) for cmd in node.cmds)
-
-
-def is_owner_change(command: Any) -> bool:
-    """Whether a part of ALTER TABLE is OWNER TO."""
-    return bool(command.subtype.name == "AT_ChangeOwner")
+    return is_a(node, ast.AlterTableStmt) and all(
+        command.subtype.name == "AT_ChangeOwner" for command in node.cmds
+    )

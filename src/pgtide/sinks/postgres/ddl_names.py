@@ -16,9 +16,10 @@ from typing import Any
 
 from pglast import ast
 
+from pgtide.config.patterns import OWN_SCHEMA
 from pgtide.sinks.postgres.ddl_kinds import OF_TABLES
 from pgtide.sinks.postgres.ddl_payload import Payload, TableName, name_of, quoted, root_of
-from pgtide.sinks.postgres.ddl_statement import Edit, edited, printed, tokens_of
+from pgtide.sinks.postgres.ddl_statement import Edit, edited, is_a, printed, tokens_of
 
 _NAME = r'(?:"(?:[^"]|"")+"|[^\W\d][\w$]*)'
 _MENTION = re.compile(rf"(?<![\w$])({_NAME})(?=\s*\.\s*({_NAME}))?")
@@ -65,7 +66,7 @@ def is_left_out(payload: Payload, kind: str, node: Any, names: Names) -> bool:
     about = list(payload.listed()) or list(payload.relations())
     about += [item for item in payload.dropped_relations() if item["original"]]
     selected = {names.selects(root_of(item)) for item in about}
-    if isinstance(node, ast.RenameStmt | ast.AlterObjectSchemaStmt) and _names_relation(node):
+    if _names_relation(node):
         selected |= {names.selects(before) for before in _before(payload, node)}
         if len(selected) > 1:
             raise CannotReplay("the pipeline selects the table under only one of its two names")
@@ -74,15 +75,15 @@ def is_left_out(payload: Payload, kind: str, node: Any, names: Names) -> bool:
 
 def keep_selected(payload: Payload, node: Any, names: Names) -> bool:
     """Take out of DROP and CREATE SCHEMA what the target does not have; whether there was any."""
-    match node:
-        case ast.DropStmt() if node.removeType.name in _DROPPED:
-            kept = tuple(item for item in node.objects if _is_dropped(payload, item, names))
-        case ast.DropStmt() if node.removeType.name == "OBJECT_SCHEMA":
-            kept = tuple(item for item in node.objects if item.sval != "pgtide")
-        case ast.CreateSchemaStmt() if node.schemaElts:
-            return _keep_elements(node, payload, names)
-        case _:
-            return False
+    if is_a(node, ast.CreateSchemaStmt) and node.schemaElts:
+        return _keep_elements(node, payload, names)
+    if not is_a(node, ast.DropStmt):
+        return False
+    kept = node.objects
+    if node.removeType.name in _DROPPED:
+        kept = tuple(item for item in kept if _is_dropped(payload, item, names))
+    elif node.removeType.name == "OBJECT_SCHEMA":
+        kept = tuple(item for item in kept if item.sval != OWN_SCHEMA)
     changed = len(kept) < len(node.objects)
     node.objects = kept
     return changed
@@ -114,49 +115,46 @@ def routed(text: str, node: Any, payload: Payload, names: Names) -> tuple[str, .
     """The statement, or the statements it takes, with the target's names of tables."""
     if not names.routed:
         return (text,)
-    match node:
-        case ast.RenameStmt() | ast.AlterObjectSchemaStmt() if _names_relation(node):
-            return _moved(text, node, payload, names)
-        case ast.DropStmt() if node.removeType.name == "OBJECT_TABLE":
-            node.objects = tuple(_routed_parts(item, payload, names) for item in node.objects)
-            return (printed(node),)
-        case ast.CommentStmt() if node.objtype.name in _COMMENTED:
-            parts = -1 if node.objtype.name != "OBJECT_TABLE" else None
-            table = _routed_parts(node.object[:parts], payload, names)
-            node.object = (*table, *(node.object[parts:] if parts else ()))
-            return (printed(node),)
-        case ast.AlterTableStmt() if node.objtype.name != "OBJECT_TABLE":
-            pass
-        case node if isinstance(node, _REWRITABLE):
-            return (_exchanged(text, node, payload, names),)
+    if _names_relation(node):
+        return _moved(text, node, payload, names)
+    if is_a(node, ast.DropStmt) and node.removeType.name == "OBJECT_TABLE":
+        node.objects = tuple(_routed_parts(item, payload, names) for item in node.objects)
+        return (printed(node),)
+    if is_a(node, ast.CommentStmt) and node.objtype.name in _COMMENTED:
+        behind = 0 if node.objtype.name == "OBJECT_TABLE" else 1  # a column's or constraint's name
+        cut = len(node.object) - behind
+        table = _routed_parts(node.object[:cut], payload, names)
+        node.object = (*table, *node.object[cut:])
+        return (printed(node),)
+    other = is_a(node, ast.AlterTableStmt) and node.objtype.name != "OBJECT_TABLE"
+    if is_a(node, *_REWRITABLE) and not other:
+        return (_exchanged(text, node, payload, names),)
     _refuse_mentions(text, payload, names)
     return (text,)
 
 
 def _exchanged(text: str, node: Any, payload: Payload, names: Names) -> str:
     """Exchange the names of relations, which the tree knows the places of."""
-    tokens = {token.start: index for index, token in enumerate(all_tokens := tokens_of(text))}
+    tokens = tokens_of(text)
+    places = {token.start: index for index, token in enumerate(tokens)}
     edits: list[Edit] = []
     for part in walk(node):
-        match part:
-            case ast.RangeVar():
-                table = _resolved(part.schemaname, part.relname, payload, names)
-                if table is None:
-                    continue
-                first = tokens[part.location]
-                count = 1 + 2 * sum(bool(n) for n in (part.schemaname, part.catalogname))
-                last = all_tokens[first + count - 1]
+        if is_a(part, ast.ColumnRef) and len(part.fields) > 1:
+            _refuse_part(part.fields[:-1], payload, names)
+        elif is_a(part, ast.TypeName):
+            _refuse_part(part.names, payload, names)
+        elif is_a(part, ast.RangeVar):
+            table = _resolved(part.schemaname, part.relname, payload, names)
+            dots = bool(part.schemaname) + bool(part.catalogname)
+            if table is not None:
+                last = tokens[places[part.location] + 2 * dots]
                 edits.append(Edit(part.location, last.end + 1, quoted(*table)))
-            case ast.ColumnRef() if len(part.fields) > 1:
-                _refuse_part(part.fields[:-1], payload, names)
-            case ast.TypeName():
-                _refuse_part(part.names, payload, names)
     return edited(text, edits)
 
 
 def _refuse_part(parts: Any, payload: Payload, names: Names) -> None:
     """A table's name in front of a column, or as the name of its row type."""
-    written = [part.sval for part in parts if isinstance(part, ast.String)][-2:]
+    written = [part.sval for part in parts if is_a(part, ast.String)][-2:]
     if not written or written[-1] in _ROW_NAMES:
         return
     schema = written[0] if len(written) == 2 else None
@@ -185,9 +183,10 @@ def _routed_parts(parts: Any, payload: Payload, names: Names) -> tuple[Any, ...]
 
 
 def _names_relation(node: Any) -> bool:
-    """Whether RENAME or SET SCHEMA is about a table itself."""
-    kind = node.renameType if isinstance(node, ast.RenameStmt) else node.objectType
-    return bool(kind.name == "OBJECT_TABLE")
+    """Whether a statement is the RENAME or SET SCHEMA of a table itself."""
+    if is_a(node, ast.RenameStmt):
+        return bool(node.renameType.name == "OBJECT_TABLE")
+    return is_a(node, ast.AlterObjectSchemaStmt) and node.objectType.name == "OBJECT_TABLE"
 
 
 def _before(payload: Payload, node: Any) -> list[TableName]:
@@ -195,7 +194,7 @@ def _before(payload: Payload, node: Any) -> list[TableName]:
     name = node.relation.relname
     if node.relation.schemaname:
         return [(node.relation.schemaname, name)]
-    if isinstance(node, ast.RenameStmt):
+    if is_a(node, ast.RenameStmt):
         return [(schema, name) for schema in payload.schemas_of(node.newname)]
     return [(schema, name) for schema in payload.search_path]
 

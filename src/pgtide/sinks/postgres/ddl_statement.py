@@ -28,6 +28,11 @@ class Edit:
     text: str
 
 
+def is_a(node: Any, *kinds: type) -> bool:
+    """As ``isinstance``, for a tree: there every attribute is taken to be what the grammar says."""
+    return isinstance(node, kinds)
+
+
 def parse(text: str) -> Any:
     """The tree of one statement; None for syntax that is newer than this parser."""
     try:
@@ -72,15 +77,13 @@ def inside_transaction(text: str, node: Any) -> str:
 
 
 def _concurrent_word(node: Any) -> str:
-    match node:
-        case ast.IndexStmt() | ast.DropStmt() if node.concurrent:
+    if is_a(node, ast.IndexStmt, ast.DropStmt) and node.concurrent:
+        return "CONCURRENTLY"
+    for command in node.cmds if is_a(node, ast.AlterTableStmt) else ():
+        if command.subtype.name == "AT_DetachPartitionFinalize":
+            return "FINALIZE"
+        if command.subtype.name == "AT_DetachPartition" and command.def_.concurrent:
             return "CONCURRENTLY"
-        case ast.AlterTableStmt():
-            for command in node.cmds:
-                if command.subtype.name == "AT_DetachPartitionFinalize":
-                    return "FINALIZE"
-                if command.subtype.name == "AT_DetachPartition" and command.def_.concurrent:
-                    return "CONCURRENTLY"
     return ""
 
 
@@ -95,14 +98,13 @@ def without_roles(node: Any, schema: str) -> bool:
 
     ``schema``: the one that was made, which may have got its name from the role.
     """
-    match node:
-        case ast.CreateSchemaStmt() if node.authrole is not None:
-            node.schemaname = node.schemaname or schema
-            node.authrole = None
-            return True
-        case ast.AlterTableStmt():
-            kept = tuple(c for c in node.cmds if c.subtype.name != "AT_ChangeOwner")
-            changed = len(kept) < len(node.cmds)
-            node.cmds = kept
-            return changed
-    return False
+    if is_a(node, ast.CreateSchemaStmt) and node.authrole is not None:
+        node.schemaname = node.schemaname or schema
+        node.authrole = None
+        return True
+    if not is_a(node, ast.AlterTableStmt):
+        return False
+    kept = tuple(command for command in node.cmds if command.subtype.name != "AT_ChangeOwner")
+    changed = len(kept) < len(node.cmds)
+    node.cmds = kept
+    return changed

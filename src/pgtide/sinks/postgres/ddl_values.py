@@ -20,6 +20,7 @@ from pglast import ast
 
 from pgtide.sinks.postgres.ddl_names import CannotReplay, walk
 from pgtide.sinks.postgres.ddl_payload import Item, Payload, TableName, name_of
+from pgtide.sinks.postgres.ddl_statement import is_a
 
 SERIALS = frozenset({"smallserial", "serial", "bigserial", "serial2", "serial4", "serial8"})
 VALUES = frozenset({"default", "type"})  # reasons for a rewrite that changes what rows say
@@ -58,11 +59,10 @@ class OldRows:
 
 def old_rows(payload: Payload, node: Any) -> OldRows:
     """Put known values into the tree of a statement, and tell about the others."""
-    match node:
-        case ast.CreateStmt():
-            return OldRows(defaults=tuple(_read_again(payload, node.tableElts or ())))
-        case ast.AlterTableStmt() if node.objtype.name == "OBJECT_TABLE":
-            return _altered(payload, node)
+    if is_a(node, ast.CreateStmt):
+        return OldRows(defaults=tuple(_read_again(payload, node.tableElts or ())))
+    if is_a(node, ast.AlterTableStmt) and node.objtype.name == "OBJECT_TABLE":
+        return _altered(payload, node)
     return OldRows()
 
 
@@ -148,9 +148,9 @@ def _unique_columns(payload: Payload, node: Any) -> set[str]:
 def _functions(expressions: list[Any]) -> Iterator[str]:
     """Names of the functions in expressions; one that is not immutable for what has no name."""
     for node in walk(tuple(expressions)):
-        if isinstance(node, ast.FuncCall):
+        if is_a(node, ast.FuncCall):
             yield node.funcname[-1].sval
-        elif isinstance(node, ast.SQLValueFunction):
+        elif is_a(node, ast.SQLValueFunction):
             yield "now"
 
 
