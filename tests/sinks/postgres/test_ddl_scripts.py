@@ -6,8 +6,14 @@ import pytest
 
 from tests.fixtures.capture import Captured
 from tests.fixtures.databases import Server
+from tests.sinks.postgres.ddl_replica import (
+    Replica,
+    rows_of,
+    run_script,
+    schema_of,
+    second_database,
+)
 from tests.sinks.postgres.ddl_scripts import SCRIPTS
-from tests.sinks.postgres.replica import Replica, rows_of, run_script, schema_of, second_database
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

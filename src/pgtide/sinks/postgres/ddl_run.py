@@ -8,8 +8,7 @@ schemas that they had: a name without schema may have meant something else at th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import psycopg
 from psycopg import sql
@@ -28,7 +27,6 @@ PINNED = {
     "intervalstyle": "postgres",
     "timezone": "UTC",
 }
-PENDING_EVENTS = "55006"  # object_in_use: deferred constraints have still to look at the table
 # Serialization, deadlock, lock_timeout, and everything about the connection or the server itself.
 TRANSIENT = ("40", "55P03", "57", "08", "53", "58")
 HOLDS_VALUES = ("22", "23")  # classes whose messages may quote rows
@@ -37,7 +35,8 @@ HOLDS_VALUES = ("22", "23")  # classes whose messages may quote rows
 def run_ddl(connection: SqlConnection, replay: Replay, place: Place) -> None:
     """Run it all, or raise: TargetError, or TargetUnavailable when it may succeed later."""
     try:
-        with connection.transaction(), _settings(connection):
+        before = _settings(connection)  # also begins the transaction, if nothing has yet
+        with connection.transaction():
             _refuse_unread(connection, replay, place)
             for table in replay.emptied:
                 if _has_rows(connection, table):
@@ -45,22 +44,14 @@ def run_ddl(connection: SqlConnection, replay: Replay, place: Place) -> None:
             for step in replay.steps:
                 _execute(connection, step, replay)
             _check(connection, replay, place)
+            _set(connection, before)  # a failure takes them back with the savepoint
     except psycopg.Error as error:
         raise _translated(error, replay.payload, place) from error
 
 
-@contextmanager
-def _settings(connection: SqlConnection) -> Iterator[None]:
-    """Put the settings back; a failure takes them back by itself, with the savepoint."""
-    before = {name: _setting(connection, name) for name in PINNED}
-    yield
-    _set(connection, before)
-
-
-def _setting(connection: SqlConnection, name: str) -> str:
-    row = connection.execute("SELECT current_setting(%s)", [name]).fetchone()
-    assert row is not None
-    return str(row[0])
+def _settings(connection: SqlConnection) -> dict[str, str]:
+    query = "SELECT name, current_setting(name) FROM unnest(%s::text[]) AS name"
+    return dict(connection.execute(query, [list(PINNED)]).fetchall())
 
 
 def _set(connection: SqlConnection, settings: dict[str, str]) -> None:
@@ -80,10 +71,9 @@ def _execute(connection: SqlConnection, step: Step, replay: Replay) -> None:
     try:
         with connection.transaction():
             connection.execute(step.sql.encode())
-    except psycopg.errors.ObjectInUse as error:
-        if error.sqlstate != PENDING_EVENTS:
-            raise
-        # Rows of earlier transactions, which the source had checked when they ended.
+    except psycopg.errors.ObjectInUse:
+        # Deferred constraints have still to look at rows of the table, which the source did when
+        # the transactions ended that wrote them.
         connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
         connection.execute("SET CONSTRAINTS ALL DEFERRED")
         connection.execute(step.sql.encode())

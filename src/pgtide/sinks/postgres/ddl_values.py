@@ -22,6 +22,7 @@ from pgtide.sinks.postgres.ddl_names import CannotReplay, walk
 from pgtide.sinks.postgres.ddl_payload import Item, Payload, TableName, name_of
 from pgtide.sinks.postgres.ddl_statement import is_a
 
+HIDDEN = "***"  # what capture puts in the place of a secret
 SERIALS = frozenset({"smallserial", "serial", "bigserial", "serial2", "serial4", "serial8"})
 VALUES = frozenset({"default", "type"})  # reasons for a rewrite that changes what rows say
 UNIQUE = frozenset({"CONSTR_PRIMARY", "CONSTR_UNIQUE"})
@@ -77,7 +78,7 @@ def _altered(payload: Payload, node: Any) -> OldRows:
         if default is None or value is None or _is_plain(default.raw_expr, kind):
             continue
         default.raw_expr = ast.A_Const(isnull=False, val=ast.String(sval=value))
-        defaults[column.colname] = _fact(payload, column.colname, "default")
+        defaults[column.colname] = _whole(_fact(payload, column.colname, "default"))
         changed = True
     rewritten = [
         (str(item["schema"]), str(item["table"]))
@@ -178,7 +179,14 @@ def _element(array: str) -> str:
     match = _ELEMENT.fullmatch(array)
     if match is None:
         raise CannotReplay("the value of a new column cannot be read")
-    return _ESCAPED.sub(r"\1", match[1] if match[1] is not None else match[2])
+    return _whole(_ESCAPED.sub(r"\1", match[1] if match[1] is not None else match[2]))
+
+
+def _whole(text: str) -> str:
+    """A text of the log that capture took nothing out of."""
+    if HIDDEN in text:
+        raise CannotReplay("the log does not hold the secrets in it")
+    return text
 
 
 def _fact(payload: Payload, name: str, fact: str) -> Any:
@@ -216,4 +224,4 @@ def _unsettled(payload: Payload, name: str, expression: Any) -> Iterator[tuple[s
         return
     # The sequence of nextval() has its own name at the target, where its table has another.
     if not _is_plain(expression, kind) and "nextval" not in _functions([expression]):
-        yield name, text
+        yield name, _whole(text)
