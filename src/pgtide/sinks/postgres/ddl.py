@@ -17,7 +17,7 @@ sequence and the index among its ``objects``), so each statement runs once. The 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pglast import ast
@@ -30,6 +30,7 @@ from pgtide.sinks.postgres.ddl_names import (
     Names,
     is_left_out,
     keep_selected,
+    relations_of,
     routed,
 )
 from pgtide.sinks.postgres.ddl_payload import Payload, TableName, name_of, quoted, root_of
@@ -90,7 +91,7 @@ class Replay:
     refreshed: tuple[TableName, ...] = ()  # at the target; see above
     emptied: tuple[TableName, ...] = ()  # whose rows are taken out before the steps
     unread: tuple[Unread, ...] = ()  # that must not have rows
-    there: tuple[TableName, ...] = field(default=())  # relations that must be there behind it
+    there: tuple[TableName, ...] = ()  # relations that must be there behind it
     gone: tuple[TableName, ...] = ()  # relations that must not
 
 
@@ -171,13 +172,12 @@ def _stated(payload: Payload, text: str, node: Any, kinds: DdlKinds, names: Name
         return Replay(payload, skipped="the target has nothing of what it drops")
     if changed:
         text = printed(node)
-        node = parse(text)
     text = inside_transaction(text, node)
     if _drops_index(node) and not names.routed:
         # An index that failed to be built CONCURRENTLY was never told of.
         text = if_exists(text)
     there = tuple(dict.fromkeys(names.target(name_of(item)) for item in _present(payload, names)))
-    steps = [Step(statement) for statement in routed(text, node, payload, names)]
+    steps = [Step(statement) for statement in routed(text, parse(text), payload, names)]
     steps += [
         Step(f"ALTER TABLE {quoted(*table)} ALTER {quoted(column)} SET DEFAULT {default}", True)
         for table in there[:1]
@@ -189,7 +189,7 @@ def _stated(payload: Payload, text: str, node: Any, kinds: DdlKinds, names: Name
         commit_after=is_a(node, ast.AlterEnumStmt) and node.oldVal is None,
         refreshed=tuple(names.target(table) for table in rows.refreshed),
         emptied=there[:1] if rows.emptied else (),
-        unread=tuple(Unread(names.target(u.table), u.functions) for u in rows.unread),
+        unread=tuple(replace(unread, table=names.target(unread.table)) for unread in rows.unread),
         there=there,
         gone=_gone(payload, names),
     )
@@ -205,7 +205,8 @@ def _refuse_reshaped(payload: Payload, node: Any, names: Names) -> None:
     columns = not is_a(node, *_WHOLE) or (
         is_a(node, ast.RenameStmt) and node.renameType.name == "OBJECT_COLUMN"
     )
-    if columns and any(names.reshapes(root_of(item)) for item in payload.relations()):
+    about = relations_of(payload, kind_of(payload.tag, node))
+    if columns and any(names.reshapes(root_of(item)) for item in about):
         raise CannotReplay("rules leave out, rename or change columns of the table")
 
 

@@ -18,7 +18,14 @@ from pglast import ast
 
 from pgtide.config.patterns import OWN_SCHEMA
 from pgtide.sinks.postgres.ddl_kinds import OF_TABLES
-from pgtide.sinks.postgres.ddl_payload import Payload, TableName, name_of, quoted, root_of
+from pgtide.sinks.postgres.ddl_payload import (
+    Item,
+    Payload,
+    TableName,
+    name_of,
+    quoted,
+    root_of,
+)
 from pgtide.sinks.postgres.ddl_statement import Edit, edited, is_a, printed, tokens_of
 
 _NAME = r'(?:"(?:[^"]|"")+"|[^\W\d][\w$]*)'
@@ -59,13 +66,17 @@ class Names:
         return self.routed and self.target(table) != table
 
 
+def relations_of(payload: Payload, kind: str) -> list[Item]:
+    """The relations that a statement is about; of a type, a function or a schema there is none."""
+    if kind not in OF_TABLES:
+        return []
+    about = list(payload.listed()) or list(payload.relations())
+    return about + [item for item in payload.dropped_relations() if item["original"]]
+
+
 def is_left_out(payload: Payload, kind: str, node: Any, names: Names) -> bool:
     """Whether a statement is only about tables that the pipeline does not select."""
-    if kind not in OF_TABLES:
-        return False
-    about = list(payload.listed()) or list(payload.relations())
-    about += [item for item in payload.dropped_relations() if item["original"]]
-    selected = {names.selects(root_of(item)) for item in about}
+    selected = {names.selects(root_of(item)) for item in relations_of(payload, kind)}
     if _names_relation(node):
         selected |= {names.selects(before) for before in _before(payload, node)}
         if len(selected) > 1:
@@ -127,10 +138,20 @@ def routed(text: str, node: Any, payload: Payload, names: Names) -> tuple[str, .
         node.object = (*table, *node.object[cut:])
         return (printed(node),)
     other = is_a(node, ast.AlterTableStmt) and node.objtype.name != "OBJECT_TABLE"
-    if is_a(node, *_REWRITABLE) and not other:
+    if is_a(node, ast.RenameStmt) and node.relation is None:
+        _refuse_schema(node, payload, names)
+    elif is_a(node, *_REWRITABLE) and not other:
         return (_exchanged(text, node, payload, names),)
     _refuse_mentions(text, payload, names)
     return (text,)
+
+
+def _refuse_schema(node: Any, payload: Payload, names: Names) -> None:
+    """A schema's new name is that of its tables, unless routes put them elsewhere."""
+    tables = [name_of(item) for item in payload.relations()]
+    tables += [(node.subname, name) for _, name in tables]
+    if node.renameType.name == "OBJECT_SCHEMA" and any(names.moves(table) for table in tables):
+        raise CannotReplay("routes put tables of the schema elsewhere")
 
 
 def _exchanged(text: str, node: Any, payload: Payload, names: Names) -> str:

@@ -60,14 +60,7 @@ def _set(connection: SqlConnection, settings: dict[str, str]) -> None:
 
 
 def _execute(connection: SqlConnection, step: Step, replay: Replay) -> None:
-    if step.pinned:
-        _set(connection, PINNED)
-    else:
-        for name in ("datestyle", "intervalstyle", "timezone"):
-            connection.execute(sql.SQL("SET LOCAL {} TO DEFAULT").format(sql.Identifier(name)))
-        path = ", ".join(quoted(name) for name in replay.payload.search_path)
-        # Bodies were checked by the source; here they may speak of tables that are not selected.
-        _set(connection, {"search_path": path, "check_function_bodies": "off"})
+    _prepare(connection, step, replay.payload)
     try:
         with connection.transaction():
             connection.execute(step.sql.encode())
@@ -79,6 +72,17 @@ def _execute(connection: SqlConnection, step: Step, replay: Replay) -> None:
         connection.execute(step.sql.encode())
 
 
+def _prepare(connection: SqlConnection, step: Step, payload: Payload) -> None:
+    if step.pinned:
+        _set(connection, PINNED)
+        return
+    for name in ("datestyle", "intervalstyle", "timezone"):
+        connection.execute(sql.SQL("SET LOCAL {} TO DEFAULT").format(sql.Identifier(name)))
+    path = ", ".join(quoted(name) for name in payload.search_path)
+    # Bodies were checked by the source; here they may speak of tables that are not selected.
+    _set(connection, {"search_path": path, "check_function_bodies": "off"})
+
+
 def _has_rows(connection: SqlConnection, table: TableName) -> bool:
     query = sql.SQL("SELECT EXISTS (SELECT FROM {})").format(sql.Identifier(*table))
     row = connection.execute(query).fetchone()
@@ -88,25 +92,31 @@ def _has_rows(connection: SqlConnection, table: TableName) -> bool:
 def _refuse_unread(connection: SqlConnection, replay: Replay, place: Place) -> None:
     """Rows whose values only the source has, and no event will tell, must not be there."""
     for unread in replay.unread:
-        if _differs(connection, unread) and _has_rows(connection, unread.table):
-            schema, table = unread.table
+        table = unread.table
+        if _has_rows(connection, table) and _differs(connection, unread, replay.payload):
             raise place.refusal(
                 replay.payload,
                 "gives rows values that only the source has",
-                f"{schema}.{table} has no key by which they could be read again: bring its rows "
+                f"{'.'.join(table)} has no key by which they could be read again: bring its rows "
                 "over by hand as well.",
             )
 
 
-def _differs(connection: SqlConnection, unread: Unread) -> bool:
-    if unread.functions is None:
+def _differs(connection: SqlConnection, unread: Unread, payload: Payload) -> bool:
+    """Whether the target may compute other values than the source did: it is asked."""
+    if unread.probe is None:
         return True
-    row = connection.execute(
-        "SELECT EXISTS (SELECT FROM pg_catalog.pg_proc"
-        " WHERE proname = ANY (%s) AND provolatile <> 'i')",
-        [list(unread.functions)],
-    ).fetchone()
-    return row == (True,)
+    copy = sql.SQL("CREATE TEMP TABLE {} (LIKE {})").format(
+        sql.Identifier(unread.name), sql.Identifier(*unread.table)
+    )
+    try:
+        with connection.transaction(force_rollback=True):
+            _prepare(connection, Step(unread.probe), payload)
+            connection.execute(copy)
+            connection.execute(unread.probe.encode())
+    except psycopg.errors.InvalidObjectDefinition:
+        return True
+    return False
 
 
 def _check(connection: SqlConnection, replay: Replay, place: Place) -> None:

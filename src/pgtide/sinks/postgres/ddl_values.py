@@ -19,8 +19,8 @@ from typing import Any
 from pglast import ast
 
 from pgtide.sinks.postgres.ddl_names import CannotReplay, walk
-from pgtide.sinks.postgres.ddl_payload import Item, Payload, TableName, name_of
-from pgtide.sinks.postgres.ddl_statement import is_a
+from pgtide.sinks.postgres.ddl_payload import Item, Payload, TableName, name_of, quoted
+from pgtide.sinks.postgres.ddl_statement import is_a, parse, printed
 
 HIDDEN = "***"  # what capture puts in the place of a secret
 SERIALS = frozenset({"smallserial", "serial", "bigserial", "serial2", "serial4", "serial8"})
@@ -37,14 +37,15 @@ _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A table without a key whose old rows only the source has.
+    """A table without a key whose old rows get values that no event will tell.
 
-    ``functions``: the values are the target's as well if all of these are immutable; None: they
-    never are.
+    ``probe``: an index on ``pg_temp.<table>`` that can be made if the target computes the same;
+    None: it never does.
     """
 
     table: TableName
-    functions: tuple[str, ...] | None
+    probe: str | None
+    name: str  # of the table at the source, by which expressions may speak of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +89,16 @@ def _altered(payload: Payload, node: Any) -> OldRows:
     if not rewritten:
         return OldRows(changed, tuple(defaults.items()))
     computed = {c.colname for c in added if _is_computed(c, _fact(payload, c.colname, "type"))}
-    using = [cmd.def_.raw_default for cmd in node.cmds if cmd.subtype.name == "AT_AlterColumnType"]
     keyed, keyless = _by_key(payload, rewritten)
-    functions = None if computed else tuple(_functions(using))
     return OldRows(
         changed,
         tuple(defaults.items()),
         refreshed=tuple(keyed),
         emptied=bool(keyed) and not computed.isdisjoint(_unique_columns(payload, node)),
-        unread=tuple(Unread(table, functions) for table in keyless if functions != ()),
+        unread=tuple(
+            Unread(table, None if computed else _probe(table, node.cmds), table[1])
+            for table in keyless
+        ),
     )
 
 
@@ -146,13 +148,19 @@ def _unique_columns(payload: Payload, node: Any) -> set[str]:
     return found
 
 
-def _functions(expressions: list[Any]) -> Iterator[str]:
-    """Names of the functions in expressions; one that is not immutable for what has no name."""
-    for node in walk(tuple(expressions)):
-        if is_a(node, ast.FuncCall):
-            yield node.funcname[-1].sval
-        elif is_a(node, ast.SQLValueFunction):
-            yield "now"
+def _probe(table: TableName, commands: Any) -> str:
+    """An index that the server makes only if new types need nothing but immutable functions."""
+    tree = parse(f"CREATE INDEX ON pg_temp.{quoted(table[1])} ((1)) WHERE ROW() IS NOT NULL")
+    values = [
+        ast.TypeCast(
+            arg=command.def_.raw_default or ast.ColumnRef(fields=(ast.String(sval=command.name),)),
+            typeName=command.def_.typeName,
+        )
+        for command in commands
+        if command.subtype.name == "AT_AlterColumnType"
+    ]
+    tree.whereClause.arg.args = tuple(values) or None
+    return printed(tree)
 
 
 def _default(column: Any) -> Any:
@@ -223,5 +231,9 @@ def _unsettled(payload: Payload, name: str, expression: Any) -> Iterator[tuple[s
     if not text or not any(isinstance(value, ast.String) for value in constants):
         return
     # The sequence of nextval() has its own name at the target, where its table has another.
-    if not _is_plain(expression, kind) and "nextval" not in _functions([expression]):
+    if not _is_plain(expression, kind) and not any(_is_nextval(node) for node in walk(expression)):
         yield name, _whole(text)
+
+
+def _is_nextval(node: Any) -> bool:
+    return is_a(node, ast.FuncCall) and node.funcname[-1].sval == "nextval"
