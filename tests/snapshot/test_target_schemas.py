@@ -8,9 +8,11 @@ import pytest
 
 from pgtide.errors import ConfigError, TargetError
 from pgtide.position import Lsn
+from pgtide.postgres.embedded import bundled_bin_dir
 from pgtide.sinks.postgres.after_rows import run_after_rows
 from tests.fixtures.capture import Captured, MakeCaptured
 from tests.fixtures.databases import Database, Server
+from tests.fixtures.postgres import MakeServer, binaries
 from tests.snapshot.schemas import COLUMNS, OBJECTS, SHOP, Copying, config_of
 
 
@@ -131,15 +133,18 @@ def test_what_fails_after_the_rows_names_itself(shop: Captured, target: Database
     assert finish(target) > 10
 
 
-def test_roles_of_policies(shop: Captured, make_captured: MakeCaptured, target: Database) -> None:
-    shop.execute("CREATE ROLE nobody_there; ALTER POLICY grown ON shop.customers TO nobody_there")
-    copying = Copying(config_of(shop, target))
-    try:
-        copying.run()  # roles are the server's: here both have it
-    finally:
-        finish(target)
-        target.execute("DROP POLICY grown ON shop.customers")
-        shop.execute("DROP POLICY grown ON shop.customers; DROP ROLE nobody_there")
+def test_roles_that_the_target_lacks(
+    shop: Captured, make_server: MakeServer, target: Database
+) -> None:
+    shop.execute("CREATE ROLE grownup; ALTER POLICY grown ON shop.customers TO grownup")
+    shop.database.roles.append("grownup")
+    elsewhere = Database.create(make_server())
+    with pytest.raises(TargetError, match="lacks roles: grownup"):
+        Copying(config_of(shop, elsewhere)).run()
+    assert elsewhere.execute("SELECT to_regnamespace('shop')") == [(None,)]
+    elsewhere.execute("CREATE ROLE grownup")
+    Copying(config_of(shop, elsewhere)).run()
+    assert finish(elsewhere) > 10
 
 
 def test_rules_that_change_tables(shop: Captured, target: Database) -> None:
@@ -158,3 +163,62 @@ def test_two_pipelines_with_one_target(shop: Captured, target: Database) -> None
     copying.schemas.pipelines = ["replica", "again"]
     with pytest.raises(ConfigError, match="same target"):
         copying.run()
+
+
+@pytest.mark.slow
+@pytest.mark.versions
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("old", "new"), [(14, 18), (18, 15), (16, 14), (15, 17)])
+def test_between_releases(
+    make_server: MakeServer, make_captured: MakeCaptured, old: int, new: int
+) -> None:
+    for version in (old, new):
+        if not (binaries(version) / "postgres").exists():
+            pytest.skip(f"no Postgres {version} programs: run make postgres-versions")
+    source = Database.create(make_server(binaries(old)))
+    target = Database.create(make_server(binaries(new)))
+    source.execute(SHOP)
+    captured = make_captured(source, keyless="full")
+    Copying(config_of(captured, target)).run()
+    finish(target)
+    assert target.execute(COLUMNS) == source.execute(COLUMNS)
+    assert target.execute(OBJECTS) == source.execute(OBJECTS)
+
+
+@pytest.mark.slow
+@pytest.mark.versions
+def test_what_an_older_target_does_not_know(
+    make_server: MakeServer, make_captured: MakeCaptured
+) -> None:
+    source = Database.create(make_server(binaries(18)))
+    target = Database.create(make_server(binaries(15)))
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, v int GENERATED ALWAYS AS (id) VIRTUAL)")
+    captured = make_captured(source)
+    with pytest.raises(TargetError, match=r"cannot make table public\.t") as raised:
+        Copying(config_of(captured, target)).run()
+    assert "The target is Postgres 15, the source 18" in raised.value.hint
+    assert target.execute("SELECT to_regclass('t'), to_regnamespace('pgtide')") == [(None, None)]
+
+
+@pytest.mark.slow
+@pytest.mark.versions
+def test_extensions_that_the_target_lacks(
+    make_server: MakeServer, make_captured: MakeCaptured
+) -> None:
+    source = Database.create(make_server(bundled_bin_dir(16)))
+    target = Database.create(make_server(binaries(15)))
+    source.execute("CREATE EXTENSION vector; CREATE TABLE t (id int PRIMARY KEY)")
+    captured = make_captured(source)
+    with_extension = Database.create(make_server(bundled_bin_dir(16)))
+    assert Copying(config_of(captured, target)).run() == [
+        "extension vector, which the target does not have (pipeline replica)"
+    ]
+    target.execute("DROP TABLE t")
+    source.execute("ALTER TABLE t ADD COLUMN v vector(3)")
+    with pytest.raises(TargetError, match="lacks extensions: vector"):
+        Copying(config_of(captured, target)).run()
+    Copying(config_of(captured, with_extension)).run()
+    assert with_extension.execute("SELECT extname FROM pg_extension ORDER BY 1") == [
+        ("plpgsql",),
+        ("vector",),
+    ]

@@ -30,8 +30,8 @@ WHERE c.relkind IN ('r', 'p', 'f') AND c.relpersistence <> 't'
 
 # Publications link tables that have nothing else to do with one another.
 _UNRELATED = """
-ARRAY[to_regclass('pg_publication'), to_regclass('pg_publication_rel'),
-      to_regclass('pg_publication_namespace'), to_regclass('pg_subscription_rel')]::oid[]
+array_remove(ARRAY[to_regclass('pg_publication'), to_regclass('pg_publication_rel'),
+                   to_regclass('pg_publication_namespace')]::oid[], NULL)
 """
 
 # Of a member of an extension only the extension counts.
@@ -52,7 +52,7 @@ WITH RECURSIVE member AS MATERIALIZED (
         WHERE d.refclassid = r.classid AND d.refobjid = r.objid AND NOT r.is_member
           AND r.classid <> 'pg_extension'::regclass
           AND (d.deptype IN ('a', 'i', 'P', 'S') OR (r.classid = 'pg_namespace'::regclass
-               AND NOT EXISTS (SELECT FROM member m
+               AND d.classid <> 'pg_extension'::regclass AND NOT EXISTS (SELECT FROM member m
                                WHERE m.classid = d.classid AND m.objid = d.objid)))
     ) next (classid, objid)
     WHERE next.classid <> ALL ({_UNRELATED})

@@ -15,7 +15,7 @@ import psycopg
 from pglast.parser import ParseError, parse_sql
 from psycopg import sql
 
-from pgtide.errors import TargetError
+from pgtide.errors import SourceError, TargetError
 from pgtide.position import Position
 from pgtide.postgres.connection import SqlConnection
 from pgtide.sinks.postgres import bookkeeping
@@ -52,6 +52,13 @@ class TargetSchema:
         later = [entry for entry in choice.of(entries(after)) if entry.type]
         later += choice.refreshes([*first, *later])
         notes = (*parts.notes, *choice.notes)
+        made = {(entry.schema, entry.name) for entry in first if entry.type == "TABLE"}
+        if missing := sorted(f"{schema}.{table}" for schema, table in parts.tables - made):
+            raise SourceError(
+                "pg_dump did not tell of every table",
+                detail=f"Its output lacks {_listed(missing)}.",
+                hint="Set PGTIDE_PG_DUMP to a pg_dump of the source's own release.",
+            )
         return cls(tuple(first), tuple(later), parts.extensions, notes, version)
 
     @property
