@@ -49,7 +49,7 @@ def test_everything_is_there_in_the_end(shop: Captured, target: Database) -> Non
     )
     indexes += " AND relnamespace = 'shop'::regnamespace"
     assert target.execute(indexes) == [(0,)], "rows are loaded without them"
-    assert finish(target) == copying.schemas.schemas["replica"].after.__len__()
+    assert finish(target) == len(copying.schemas.schemas["replica"].after)
     assert target.execute(OBJECTS) == shop.execute(OBJECTS)
     assert target.execute("SELECT count(*) FROM pgtide.after_rows") == [(0,)]
     assert target.execute("SELECT relispopulated FROM pg_class WHERE relname = 'totals'") == [

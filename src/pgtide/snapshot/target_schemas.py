@@ -22,7 +22,6 @@ from pgtide.position import Lsn, Position
 from pgtide.postgres.catalog import selects
 from pgtide.postgres.connection import SqlConnection, connect, translate
 from pgtide.postgres.pg_dump import dump_schema, find_pg_dump
-from pgtide.sinks.delta.lake import source_text
 from pgtide.sinks.postgres.reaching import connect_target
 from pgtide.sinks.postgres.source_parts import read_parts
 from pgtide.sinks.postgres.target_schema import TargetSchema
@@ -100,7 +99,8 @@ class TargetSchemas:
     @contextmanager
     def making(self, point: Lsn) -> Iterator[None]:
         """Make all targets, and commit them on leaving; after an error they are as before."""
-        log = source_text(Log(self.config.log.path, self.config.log.storage).source)
+        source = Log(self.config.log.path, self.config.log.storage).source
+        log = "/".join(source.identity.values())
         # What is older than the snapshot's rows is in the schema, or in the rows.
         position = Position(Lsn(point - 2))
         with ExitStack() as stack:
