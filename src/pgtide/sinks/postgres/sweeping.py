@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
-from psycopg import sql
 
 from pgtide.errors import LogGap, TargetError
 from pgtide.log.snapshot import Snapshot
@@ -19,6 +18,7 @@ from pgtide.pipeline.reading import LogFrames
 from pgtide.pipeline.steps import Swept
 from pgtide.postgres.connection import SqlConnection
 from pgtide.shape import Shape
+from pgtide.sinks.postgres.ddl_payload import quoted
 from pgtide.sinks.postgres.keyed_state import STATE, TextLayout
 from pgtide.sinks.postgres.stages import Stage
 from pgtide.sinks.postgres.statements import STAGED, Statements
@@ -96,7 +96,7 @@ class StagedSweep:
     def _concerned(self, target: TargetTable, parameters: dict[str, object]) -> str:
         """Which rows the sweep is about; their texts become parameters."""
         names = self.step.layout.key_names
-        typed = [(sql.Identifier(name).as_string(None), target.columns[name].type) for name in names]
+        typed = [(quoted(name), target.columns[name].type) for name in names]
         conditions = ["true"]
         for bound, operator in ((self.sweep.low, ">="), (self.sweep.high, "<=")):
             if bound is not None:
