@@ -9,8 +9,9 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from pgtide.config import Config
+from pgtide.log.storage import Storage
 from pgtide.pipeline.running import PipelineRun
-from pgtide.pipeline.state import State
+from pgtide.pipeline.state import State, StateFile
 from tests.fixtures.capture import Captured
 from tests.fixtures.databases import Database
 
@@ -38,9 +39,17 @@ class Replica:
         self.captured.capture()
         return self.apply(pipeline, **sink)
 
-    def apply(self, pipeline: dict[str, Any] | None = None, **sink: Any) -> State:
+    def apply(
+        self, pipeline: dict[str, Any] | None = None, on_batch: Any = None, **sink: Any
+    ) -> State:
         config = self.config(pipeline, **sink)
-        return PipelineRun(self.spark, config, PIPELINE).run(until_current=True)
+        run = PipelineRun(self.spark, config, PIPELINE, on_batch=on_batch)
+        return run.run(until_current=True)
+
+    def resume(self) -> None:
+        """Ask for parked tables, as ``pgtide resume`` does."""
+        storage = Storage(self.captured.config.log.path)
+        StateFile(storage, PIPELINE).ask_resume(None)
 
     def both(self, script: str) -> None:
         """Run statements in source and target alike."""

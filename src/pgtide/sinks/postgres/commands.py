@@ -61,7 +61,14 @@ class Commands:
 
     @property
     def _marks(self) -> list[Mark]:
-        return [mark for mark in self.batch.census.marks if mark.op == "ddl"]
+        marks = [mark for mark in self.batch.census.marks if mark.op == "ddl"]
+        return [mark for mark in marks if self.batch.only is None or self._concerns(mark)]
+
+    def _concerns(self, mark: Mark) -> bool:
+        """Whether a command is about tables that catch up; all others had it long ago."""
+        items = (*mark.payload.get("objects", ()), *mark.payload.get("dropped", ()))
+        names = {f"{item.get('schema')}.{item.get('name')}" for item in items}
+        return bool(names & (self.batch.only or frozenset()))
 
     def _first_row(self, at: Position, oid: int) -> Position:
         ids = [shape.id for shape in self.batch.shapes.values() if shape.oid == oid]
@@ -71,10 +78,11 @@ class Commands:
 
     @cached_property
     def _names(self) -> Names:
-        selected = TablePatterns(self.batch.settings.tables)
+        patterns = TablePatterns(self.batch.settings.tables)
+        parked = self.batch.parked
         known = {(shape.schema, shape.table) for shape in self.batch.shapes.values()}
         return Names(
-            selects=lambda table: selected.matches(*table),
+            selects=lambda table: patterns.matches(*table) and ".".join(table) not in parked,
             target=lambda table: self.batch.rules(table).target,
             reshapes=self._reshapes,
             routed=bool(self.batch.settings.routes),

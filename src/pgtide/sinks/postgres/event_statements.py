@@ -13,7 +13,8 @@ from psycopg import sql
 from pgtide.sinks.postgres.statements import Statements
 
 _HERE = "s.lsn = event.lsn AND s.seq = event.seq AND s.load = event.load"
-CONFLICT_STATE = "PGT01"
+CONFLICT = "PGT01"
+"""SQLSTATE of an event that ends the unit; its detail is JSON."""
 
 
 @dataclass(frozen=True)
@@ -131,10 +132,17 @@ END IF;"""
 
     def _stop(self, kind: str) -> str:
         return (
-            f"RAISE EXCEPTION USING ERRCODE = '{CONFLICT_STATE}', MESSAGE = 'conflict', DETAIL ="
+            f"RAISE EXCEPTION USING ERRCODE = '{CONFLICT}', MESSAGE = 'conflict', DETAIL ="
             " (SELECT json_build_object('lsn', event.lsn, 'seq', event.seq, 'stage', event.stage,"
             f" 'kind', '{kind}', 'key', {self._key_object})::text"
             f" FROM {self.stage.name} s WHERE {_HERE} LIMIT 1);"
+        )
+
+    def key(self, variable: str) -> str:
+        """Put the key of the event's row into a variable."""
+        return (
+            f"SELECT {self._key_object} INTO {variable} FROM {self.stage.name} s"
+            f" WHERE {_HERE} LIMIT 1;"
         )
 
     @cached_property

@@ -5,10 +5,22 @@ from __future__ import annotations
 import psycopg
 
 from pgtide.errors import PgtideError, TargetError, TargetUnavailable
+from pgtide.spark.layout import TableName
 
 # Connection, insufficient resources, operator intervention, system error; deadlock,
 # serialization, a lock that is not to be had; disk full is among them.
 _TRANSIENT = ("08", "53", "57", "58", "40", "55P03")
+
+
+class TableRefused(Exception):
+    """A row of one table that the target does not take."""
+
+    def __init__(self, table: TableName, error: TargetError) -> None:
+        super().__init__(str(error))
+        self.table = table
+        self.error = error
+
+
 _HINT = "Correct it at the target, then run again: pgtide run"
 
 

@@ -56,9 +56,11 @@ def open_load(
 
 
 def close_load(connection: SqlConnection, pipeline: str) -> None:
-    """Forget what was noted: the snapshot is complete."""
-    connection.execute("DELETE FROM pgtide.loads WHERE pipeline = %s", [pipeline])
-    connection.execute("DELETE FROM pgtide.loaded WHERE pipeline = %s", [pipeline])
+    """Forget what was noted, also by tables on their own: the snapshot is complete."""
+    whose = [pipeline, f"{pipeline}/"]
+    for table in (b"loads", b"loaded"):
+        delete = b"DELETE FROM pgtide." + table
+        connection.execute(delete + b" WHERE pipeline = %s OR starts_with(pipeline, %s)", whose)
 
 
 def load_lines(lines: DataFrame, loader: Loader) -> int:

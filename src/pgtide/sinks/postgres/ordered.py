@@ -9,18 +9,24 @@ PL/pgSQL, so that no event takes a round trip.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import psycopg
 from psycopg import sql
 
 from pgtide.errors import TargetError
+from pgtide.position import Lsn, Position
 from pgtide.sinks.postgres.applying import Applier, Staged
-from pgtide.sinks.postgres.event_statements import EventStatements
-from pgtide.sinks.postgres.failures import target_error
+from pgtide.sinks.postgres.event_statements import CONFLICT, EventStatements
+from pgtide.sinks.postgres.failures import TableRefused
 
-CONFLICT = "PGT01"
-"""SQLSTATE of a conflict that ends the unit; its detail is JSON."""
+_CONFLICTS = {
+    "insert_exists": "a row that was inserted is there already",
+    "update_missing": "a row that was changed is not there",
+    "delete_missing": "a row that was deleted is not there",
+    "not_whole": "a row is not there, and its change does not carry all of its values",
+}
 
 _BLOCK = """
 DO $pgtide$
@@ -37,11 +43,15 @@ BEGIN
 EXCEPTION WHEN integrity_constraint_violation OR data_exception THEN
     DECLARE
         broken text;
+        refused jsonb;
     BEGIN
         GET STACKED DIAGNOSTICS broken = CONSTRAINT_NAME;
+        CASE event.stage
+{keys}
+        END CASE;
         RAISE EXCEPTION USING ERRCODE = '{conflict}', MESSAGE = 'refused', DETAIL =
-            json_build_object('lsn', event.lsn, 'seq', event.seq, 'stage', event.stage,
-                              'kind', SQLSTATE, 'constraint', broken)::text;
+            json_build_object('lsn', event.lsn, 'seq', event.seq, 'stage', event.stage, 'kind',
+                              SQLSTATE, 'constraint', broken, 'key', refused)::text;
     END;
 END
 $pgtide$
@@ -62,6 +72,7 @@ class OrderedApplier(Applier):
         block = _BLOCK.format(
             events=self._events(work, segment),
             stages="\n".join(self._stage(one) for one in work),
+            keys="\n".join(self._key(one) for one in work),
             conflict=CONFLICT,
         )
         try:
@@ -69,7 +80,7 @@ class OrderedApplier(Applier):
         except psycopg.Error as error:
             if error.sqlstate != CONFLICT:
                 raise
-            raise self._conflict(json.loads(error.diag.message_detail or "{}"), by_number) from None
+            raise self._refused(json.loads(error.diag.message_detail or "{}"), by_number) from None
 
     def _events(self, work: Sequence[Staged], segment: int) -> str:
         loads = ", ".join(map(str, self.loads))
@@ -89,39 +100,31 @@ class OrderedApplier(Applier):
         body = statements.body(pipeline, self.settings.on_conflict, lenient=one.lenient)
         return f"        WHEN {one.statements.stage.number} THEN\n{body}"
 
-    def _conflict(self, found: dict[str, object], stages: dict[int, Staged]) -> TargetError:
+    def _key(self, one: Staged) -> str:
+        statements = EventStatements(one.statements.stage, one.table, one.statements.unsent)
+        return f"        WHEN {one.statements.stage.number} THEN {statements.key('refused')}"
+
+    def _refused(self, found: Mapping[str, Any], stages: Mapping[int, Staged]) -> TableRefused:
         """The error for an event that the target does not take, with the key of its row."""
-        number = found.get("stage")
-        one = stages.get(number) if isinstance(number, int) else None
-        table = "" if one is None else f"{one.table.schema}.{one.table.table}"
-        del number
-        return conflict_error(found, table)
+        table = stages[found["stage"]].table
+        position = Position(Lsn(found["lsn"]), found["seq"])
+        error = conflict_error(found, f"{table.schema}.{table.table}", position)
+        return TableRefused((table.schema, table.table), error)
 
 
-def conflict_error(found: dict[str, object], table: str) -> TargetError:
+def conflict_error(found: Mapping[str, Any], table: str, position: Position) -> TargetError:
     """What is wrong with a row of the target, by its key; no other values."""
-    position = f"{found.get('lsn')}:{found.get('seq')}"
-    kind = str(found.get("kind", ""))
-    facts = {
-        "insert_exists": "a row that was inserted is there already",
-        "update_missing": "a row that was changed is not there",
-        "delete_missing": "a row that was deleted is not there",
-        "not_whole": "a row is not there, and its change does not carry all of its values",
-    }
-    if kind in facts:
-        detail = f"In {table}, key {json.dumps(found.get('key'))}, at {position}."
+    kind = found["kind"]
+    where = f"In {table}, key {json.dumps(found['key'])}, at {position}"
+    if kind in _CONFLICTS:
         return TargetError(
-            f"the target: {facts[kind]}",
-            detail=detail,
+            f"the target: {_CONFLICTS[kind]}",
+            detail=f"{where}.",
             hint="Set on_conflict to apply or keep, or correct the row and run: pgtide run",
         )
     constraint = found.get("constraint")
-    about = f" by constraint {constraint}" if constraint else ""
     return TargetError(
-        f"the target refuses a row{about}",
-        detail=f"In {table} at {position}, SQLSTATE {kind}.",
+        "the target refuses a row" + (f" by constraint {constraint}" if constraint else ""),
+        detail=f"{where}, SQLSTATE {kind}.",
         hint="Correct the constraint or the row at the target, then run: pgtide run",
     )
-
-
-__all__ = ["OrderedApplier", "conflict_error", "target_error"]

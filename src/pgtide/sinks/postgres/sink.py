@@ -25,8 +25,9 @@ from pgtide.position import Lsn, Position
 from pgtide.postgres.connection import SqlConnection
 from pgtide.sinks.postgres.bookkeeping import prepare, read_progress
 from pgtide.sinks.postgres.commands import Commands, read_left_out
-from pgtide.sinks.postgres.failures import target_error
+from pgtide.sinks.postgres.failures import TableRefused, target_error
 from pgtide.sinks.postgres.session import connect_target
+from pgtide.sinks.postgres.side_by_side import SideBySide
 from pgtide.sinks.postgres.transaction import TargetTransaction
 from pgtide.sinks.postgres.units import units_of
 
@@ -39,49 +40,74 @@ class PostgresSink:
         self._log = Log(log.root, log.options)
         self._frames = LogFrames(spark, log)
         self._connection: SqlConnection | None = None
-        self._reached: Position | None = None  # None: not known to this run
+        self._reached: dict[str, Position] = {}  # by scope, as far as this run knows
         self._held = False  # whether rows behind that were held back
 
     def write(self, batch: Batch) -> list[Failure]:
-        """Apply what the target does not have, up to the last transaction that is complete."""
-        try:
-            self._write(batch)
-        except psycopg.Error as error:
-            self.close()
-            raise target_error(error, "changes are applied") from error
-        except BaseException:
-            self.close()
-            raise
-        return []
+        """Apply what the target does not have; the tables that it refuses, if they may wait."""
+        failures: list[Failure] = []
+        while True:
+            try:
+                self._write(batch)
+            except TableRefused as refused:
+                self.close()
+                failure = self._failure(batch, refused)
+                if batch.settings.on_error == "stop" or failure is None:
+                    raise refused.error from refused
+                failures.append(failure)
+                names = {".".join(table) for table in failure.work.tables}
+                batch = replace(batch, parked=batch.parked | names)
+            except psycopg.Error as error:
+                self.close()
+                raise target_error(error, "changes are applied") from error
+            except BaseException:
+                self.close()
+                raise
+            else:
+                return failures
+
+    def _failure(self, batch: Batch, refused: TableRefused) -> Failure | None:
+        for work in batch.work:
+            targets = {batch.rules(table).target for table in work.tables}
+            if refused.table in targets:
+                return Failure(work, refused.error)
+        return None
 
     def close(self) -> None:
         if self._connection is not None:
             with suppress(psycopg.Error):
                 self._connection.close()
-        self._connection = self._reached = None
+        self._connection = None
+        self._reached.clear()
 
     def _write(self, batch: Batch) -> None:
-        connection = self._open(batch)
-        assert self._reached is not None, "opening has read it"
-        wanted = self._complete(batch, self._reached)
+        connection = self._open()
+        scope = batch.mark.pipeline
+        if batch.only is not None:  # tables that were parked: their own way to the present
+            scope = f"{scope}/{batch.mark.phase}"
+        if scope not in self._reached:
+            self._reached[scope] = read_progress(connection, scope)
+        wanted = self._complete(batch, self._reached[scope])
         if wanted is None:
             return
         left_out: frozenset[Position] = frozenset()
         if any(mark.op == "ddl" for mark in wanted.census.marks):
             left_out = read_left_out(connection, batch.mark.pipeline)
-        commands = Commands(self._settings, wanted, left_out)
-        for unit in units_of(wanted, commands):
-            target = TargetTransaction(connection, self._settings, unit, self._frames, self._log)
-            target.run(self._reached)
-            self._reached = unit.high
+        for unit in units_of(wanted, Commands(self._settings, wanted, left_out)):
+            if self._settings.consistency == "table" and unit.parts:
+                SideBySide(self._settings, self._frames, self._log).run(unit, scope)
+                unit = unit.without_rows
+            transaction = TargetTransaction(
+                connection, self._settings, unit, self._frames, self._log, scope
+            )
+            transaction.run(self._reached[scope])
+            self._reached[scope] = unit.high
 
-    def _open(self, batch: Batch) -> SqlConnection:
+    def _open(self) -> SqlConnection:
         if self._connection is None:
             self._connection = connect_target(self._settings.url.reveal())
             prepare(self._connection)
             self._held = True  # whatever an earlier run held back is read again
-        if self._reached is None:
-            self._reached = read_progress(self._connection, batch.mark.pipeline)
         return self._connection
 
     # -- which rows -------------------------------------------------------------------------
@@ -93,27 +119,31 @@ class PostgresSink:
         """
         low, high = batch.census.low, batch.census.high
         assert high is not None, "a batch has rows"
-        last = high if self._ends(batch) else Position.end_of(Lsn(high.lsn - 1))
+        last = high if _ends(batch) else Position.end_of(Lsn(high.lsn - 1))
         frame, changed = batch.frame, False
-        if self._held and low.seq > 0 and reached < low:
-            first = max(reached.next, Position(low.lsn))
-            version = self._log.snapshot().version
-            earlier = self._frames.between(version, first, Position(low.lsn, low.seq - 1))
-            frame, changed = frame.unionByName(earlier.select(*frame.columns)), True
+        if batch.only is None:
+            if self._held and low.seq > 0 and reached < low:
+                first = max(reached.next, Position(low.lsn))
+                version = self._log.snapshot().version
+                earlier = self._frames.between(version, first, Position(low.lsn, low.seq - 1))
+                frame, changed = frame.unionByName(earlier.select(*frame.columns)), True
+            self._held = last < high
         if reached >= low:
             frame, changed = frame.filter(at_or_after(reached.next)), True
         if last < high:
             frame, changed = frame.filter(at_or_before(last)), True
-        self._held = last < high
         if not changed:
             return batch
         census = take_census(frame)
         return None if census.high is None else replace(batch, frame=frame, census=census)
 
-    def _ends(self, batch: Batch) -> bool:
-        """Whether the last transaction of a batch may be applied as far as it is there.
 
-        An initial snapshot is one LSN whatever its size: it is no transaction of the source.
-        """
-        high = batch.census.high
-        return batch.census.whole or (high is not None and high.lsn == batch.source.snapshot - 1)
+def _ends(batch: Batch) -> bool:
+    """Whether the last transaction of a batch may be applied as far as it is there.
+
+    An initial snapshot is one LSN whatever its size: it is no transaction of the source. Tables
+    that catch up are not as the source was at any time before they have.
+    """
+    high = batch.census.high
+    snapshot = high is not None and high.lsn == batch.source.snapshot - 1
+    return batch.census.whole or snapshot or batch.only is not None

@@ -27,7 +27,7 @@ from pgtide.sinks.postgres.staged_rows import StagedRows, TableRows
 from pgtide.sinks.postgres.stages import empty_stages
 from pgtide.sinks.postgres.statements import Statements
 from pgtide.sinks.postgres.sweeping import StagedSweep, staged_sweeps
-from pgtide.sinks.postgres.target_tables import quoted_name, read_tables
+from pgtide.sinks.postgres.target_tables import disable_triggers, quoted_name, read_tables
 from pgtide.sinks.postgres.units import Command, RowsOf, SweepOf, Truncate, Unit
 
 ANALYZED = 5000  # rows of a batch, from which on the planner is told about stages
@@ -43,13 +43,16 @@ class TargetTransaction:
         unit: Unit,
         frames: LogFrames,
         log: Log,
+        scope: str,
     ) -> None:
+        """``scope``: whose progress it is, the pipeline's or that of some tables of it."""
         self._connection = connection
         self._settings = settings
         self._unit = unit
         self._batch = unit.batch
         self._frames = frames
         self._log = log
+        self._scope = scope
         self._sweeps = self._staged_sweeps()
         self._loaded: list[TableRows] | None = None
 
@@ -66,7 +69,7 @@ class TargetTransaction:
 
     def _attempt(self, reached: Position, *, every: bool) -> None:
         tables = [table for table in self._unit.tables if table not in self._load()]
-        rows = StagedRows(self._pipeline, tables, self._unit.cuts, every)
+        rows = StagedRows(self._scope, tables, self._unit.cuts, every)
         loads = self._stage(rows) if tables or self._sweeps else []
         kind = OrderedApplier if every else Applier
         applier = kind(self._connection, self._batch, rows, loads, self._settings)
@@ -97,17 +100,24 @@ class TargetTransaction:
         if self._loaded is not None or not census.low.lsn == self._unit.high.lsn == lsn:
             return self._loaded or []
         wanted = {table.rules.target: table for table in self._unit.tables if table.once}
-        known = read_tables(self._connection, wanted)
-        epoch, open_ = open_load(self._connection, self._pipeline, lsn, list(known))
+        known = {
+            name: table
+            for name, table in read_tables(self._connection, wanted).items()
+            if not any(column.generated for column in table.columns.values())
+        }
+        epoch, open_ = open_load(self._connection, self._scope, lsn, list(known))
         self._loaded = [table for name, table in wanted.items() if name in open_]
         if self._loaded:
-            rows = StagedRows(self._pipeline, self._loaded, ())
+            rows = StagedRows(self._scope, self._loaded, ())
             commands = {
                 number: Statements(stage, known[table.rules.target], unsent=False).copy()
                 for number, (stage, table) in rows.stages.items()
             }
+            for table in self._loaded:
+                if self._settings.replication_role == "origin":
+                    disable_triggers(self._connection, known[table.rules.target])
             url = self._settings.url.reveal()
-            loader = Loader(url, commands, self._pipeline, str(lsn), epoch)
+            loader = Loader(url, commands, self._scope, str(lsn), epoch)
             load_lines(rows.bare_lines(self._batch.frame), loader)
         return self._loaded
 
@@ -117,9 +127,7 @@ class TargetTransaction:
         for action in self._unit.actions:
             if isinstance(action, SweepOf):
                 target = self._batch.rules(action.step.table).target
-                sweeps = staged_sweeps(
-                    action.step, number, self._pipeline, target, self._batch.shapes
-                )
+                sweeps = staged_sweeps(action.step, number, self._scope, target, self._batch.shapes)
                 found[action.step] = sweeps
                 number += len(sweeps)
         return found
@@ -132,7 +140,7 @@ class TargetTransaction:
             if sweep.stage is not None:
                 stages.append(sweep.stage)
                 spared.append(sweep.spared(self._frames, self._log.snapshot()))
-        empty_stages(self._connection, self._pipeline, stages)
+        empty_stages(self._connection, self._scope, stages)
         commands = {stage.number: stage.copy() for stage in stages}
         url = self._settings.url.reveal()
         loads, count = stage_lines(rows.lines(self._batch.frame, spared), url, commands)
@@ -143,7 +151,7 @@ class TargetTransaction:
 
     def _begin(self, reached: Position) -> None:
         """Make sure that nobody else has brought the target further meanwhile."""
-        found = read_progress(self._connection, self._pipeline, lock=True)
+        found = read_progress(self._connection, self._scope, lock=True)
         if found != reached:
             raise TargetUnavailable(
                 "somebody else writes to the target",
@@ -163,8 +171,9 @@ class TargetTransaction:
 
     def _end(self) -> None:
         """Say how far the target is; behind a snapshot make what was to wait for its rows."""
-        if self._unit.high.lsn >= self._batch.source.snapshot - 1 and self._batch.census.whole:
-            close_load(self._connection, self._pipeline)
+        whole = self._batch.census.whole and self._scope == self._pipeline
+        if whole and self._unit.high.lsn >= self._batch.source.snapshot - 1:
+            close_load(self._connection, self._scope)
             run_after_rows(self._connection, self._pipeline)
         source = "/".join(self._batch.source.identity.values())
-        write_progress(self._connection, self._pipeline, self._unit.high, source)
+        write_progress(self._connection, self._scope, self._unit.high, source)

@@ -68,6 +68,21 @@ class Unit:
     actions: tuple[Action, ...]
 
     @property
+    def parts(self) -> dict[str, frozenset[str]]:
+        """Tables that may be written apart from each other; none where commands are in between."""
+        if any(isinstance(action, Command) for action in self.actions):
+            return {}
+        return {
+            work.name: frozenset(".".join(table) for table in work.tables)
+            for work in self.batch.work
+        }
+
+    @property
+    def without_rows(self) -> Unit:
+        """What is left to say when the rows are in their tables."""
+        return replace(self, tables=(), cuts=(), actions=())
+
+    @property
     def high(self) -> Position:
         high = self.batch.census.high
         assert high is not None, "a batch without rows is no unit"

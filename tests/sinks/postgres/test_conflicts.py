@@ -1,0 +1,74 @@
+"""Rows of the target that are not as the source's changes say, and rows that it refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from pgtide.errors import TargetError
+from tests.sinks.postgres.replicas import PIPELINE, Replica
+
+
+def prepare(replica: Replica) -> None:
+    replica.captured.run("CREATE TABLE t (id int PRIMARY KEY, v text);\n")
+    replica.captured.run("INSERT INTO t SELECT n, 'v' FROM generate_series(1, 5) n;\n")
+    replica.follow()
+    replica.target.execute("DELETE FROM t WHERE id IN (1, 2)")
+    replica.target.execute("INSERT INTO t VALUES (7, 'mine')")
+    replica.captured.run("UPDATE t SET v = 'new' WHERE id IN (1, 3);\n")
+    replica.captured.run("DELETE FROM t WHERE id = 2;\nINSERT INTO t VALUES (7, 'theirs');\n")
+
+
+def test_a_conflict_stops_with_its_key(replica: Replica) -> None:
+    prepare(replica)
+    with pytest.raises(TargetError, match="a row that was changed is not there") as refused:
+        replica.follow()
+    assert 'public.t, key {"id": "1"}' in refused.value.detail
+    assert replica.rows("t", "id, v")[1] == (4, "v"), "nothing of the batch is there"
+    replica.target.execute("INSERT INTO t VALUES (1, 'back'), (2, 'back')")
+    replica.target.execute("DELETE FROM t WHERE id = 7")
+    replica.follow()
+    replica.check_equal("t")
+
+
+@pytest.mark.parametrize("way", ["apply", "keep"])
+def test_conflicts_are_listed(replica: Replica, way: str) -> None:
+    prepare(replica)
+    replica.follow(on_conflict=way)
+    expected = {"apply": [(1, "new"), (3, "new"), (7, "theirs")], "keep": [(3, "new"), (7, "mine")]}
+    found = [row for row in replica.rows("t", "id, v") if row[1] != "v"]
+    assert found == expected[way]
+    noted = replica.target.execute(
+        'SELECT pipeline, "table", kind, resolution, key FROM pgtide.conflicts ORDER BY id'
+    )
+    assert noted == [
+        (PIPELINE, "t", "update_missing", way, {"id": "1"}),
+        (PIPELINE, "t", "delete_missing", way, {"id": "2"}),
+        (PIPELINE, "t", "insert_exists", way, {"id": "7"}),
+    ]
+
+
+def test_a_refused_table_is_parked(replica: Replica) -> None:
+    """A constraint that only the target has: the others go on, and it comes back."""
+    replica.captured.run("CREATE TABLE t (id int PRIMARY KEY, v int);\n")
+    replica.captured.run("CREATE TABLE u (id int PRIMARY KEY, v int);\n")
+    replica.follow()
+    replica.target.execute("ALTER TABLE t ADD CONSTRAINT small CHECK (v < 10)")
+    replica.captured.run("INSERT INTO t VALUES (1, 5), (2, 50);\nINSERT INTO u VALUES (1, 50);\n")
+    with pytest.raises(TargetError, match="refuses a row by constraint small") as refused:
+        replica.follow()
+    assert 'key {"id": "2"}' in refused.value.detail
+    assert "50" not in str(refused.value.detail).replace("2350", "")
+    state = replica.follow({"on_error": "park"})
+    assert list(state.parked) == ["public.t"]
+    replica.check_equal("u")
+    assert replica.rows("t") == []
+    replica.captured.run("UPDATE t SET v = 6 WHERE id = 1;\nALTER TABLE t ADD COLUMN w int;\n")
+    replica.captured.run("INSERT INTO t VALUES (3, 3, 3);\nINSERT INTO u VALUES (2, 2);\n")
+    state = replica.follow({"on_error": "park"})
+    replica.check_equal("u")
+    assert list(state.parked) == ["public.t"]
+    replica.target.execute("ALTER TABLE t DROP CONSTRAINT small")
+    replica.resume()
+    state = replica.follow({"on_error": "park"})
+    assert not state.parked
+    replica.check_equal("t", "u")

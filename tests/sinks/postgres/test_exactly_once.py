@@ -1,0 +1,79 @@
+"""Exactly once: batches that come again, transactions larger than a batch, rows of snapshots."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.fixtures.capture import MakeCaptured
+from tests.fixtures.databases import Database
+from tests.sinks.postgres.replicas import PIPELINE, Replica
+from tests.snapshot.taking import take
+
+
+def test_a_large_transaction_is_applied_whole(
+    spark: SparkSession, target: Database, make_captured: MakeCaptured
+) -> None:
+    """It comes in several batches, and nobody sees a part of it."""
+    captured = make_captured(log={"buffer": "256kB"})
+    replica = Replica(spark, captured, target)
+    captured.run("CREATE TABLE t (id int PRIMARY KEY, doc text);\n")
+    replica.follow()
+    captured.run(
+        "INSERT INTO t SELECT n, string_agg(md5((n * 100 + m)::text), '') FROM"
+        " generate_series(1, 20000) n, generate_series(1, 30) m GROUP BY n;\n"
+        "INSERT INTO t VALUES (0, 'small');\nUPDATE t SET doc = id::text WHERE id % 2 = 0;\n"
+    )
+    seen: set[int] = set()
+    captured.capture()
+    state = replica.apply(
+        {"batch": "1MB"}, on_batch=lambda *_: seen.add(replica.rows("t", "count(*)")[0][0])
+    )
+    assert state.batches > 3
+    assert seen <= {0, 20000, 20001}
+    replica.check_equal("t")
+
+
+def test_a_lost_checkpoint(replica: Replica) -> None:
+    """What the target has is told by the target."""
+    replica.captured.run("CREATE TABLE t (id int PRIMARY KEY, n int);\n")
+    replica.captured.run("CREATE TABLE bag (n int);\nALTER TABLE bag REPLICA IDENTITY FULL;\n")
+    replica.captured.run("INSERT INTO t VALUES (1, 1);\nINSERT INTO bag VALUES (1), (1);\n")
+    replica.follow()
+    shutil.rmtree(replica.captured.directory / "log" / "pipelines" / PIPELINE)
+    replica.captured.run("UPDATE t SET n = n + 1;\nINSERT INTO bag VALUES (1);\n")
+    replica.follow()
+    replica.check_equal("t", "bag")
+
+
+@pytest.mark.parametrize("consistency", ["transaction", "table"])
+def test_rows_of_a_snapshot(
+    spark: SparkSession,
+    database: Database,
+    target: Database,
+    make_captured: MakeCaptured,
+    consistency: str,
+) -> None:
+    script = """CREATE TABLE t (id int PRIMARY KEY, doc text);
+        CREATE TABLE bag (n int, s text);
+        CREATE TABLE g (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED);"""
+    for each in (database, target):
+        each.execute(script)
+    database.execute(
+        "INSERT INTO t SELECT n, repeat(md5(n::text), 9) FROM generate_series(1, 9000) n"
+    )
+    database.execute("INSERT INTO bag SELECT n % 7, E'\\\\ \\t' FROM generate_series(1, 500) n")
+    database.execute("INSERT INTO g SELECT n FROM generate_series(1, 50) n")
+    target.execute("INSERT INTO g VALUES (3)")  # not empty: merged, not loaded
+    captured = make_captured(snapshot="initial", keyless="full")
+    take(captured, spark, chunk_bytes="64kB")
+    replica = Replica(spark, captured, target)
+    database.execute("UPDATE t SET doc = 'changed' WHERE id < 10; DELETE FROM bag WHERE n = 3")
+    replica.follow({"batch": "1MB"}, consistency=consistency)
+    replica.check_equal("t", "bag", "g")
+    assert target.execute("SELECT count(*) FROM pgtide.loaded") == [(0,)]
+    database.execute("UPDATE t SET id = -id WHERE id < 20; INSERT INTO bag VALUES (1, '')")
+    replica.follow(consistency=consistency)
+    replica.check_equal("t", "bag", "g")

@@ -1,0 +1,69 @@
+"""Every type arrives as it was, and what rules hide arrives nowhere."""
+
+from __future__ import annotations
+
+from tests.sinks.postgres.replicas import Replica
+
+TYPES = """CREATE TYPE mood AS ENUM ('sad', 'it''s "ok"');
+CREATE TYPE pair AS (a int, b text);
+CREATE DOMAIN positive AS numeric(8,2) CHECK (value > 0);
+CREATE TYPE spans AS RANGE (subtype = float8);
+CREATE TABLE v (id int PRIMARY KEY, b bool, i2 int2, i8 int8, f4 float4, f8 float8, n numeric,
+    n2 numeric(30,10), m money, t text, vc varchar(20), c char(5), qc "char", nm name, ba bytea,
+    d date, ti time(3), tz timetz, ts timestamp, tsz timestamptz, iv interval, u uuid, j json,
+    jb jsonb, x bit(5), vx varbit, ip inet, ci cidr, ma macaddr, p point, po polygon,
+    r int4range, mr int8multirange, tq tsquery, tv tsvector, l pg_lsn, ia int[], ta text[][],
+    e mood, ea mood[], pr pair, pa pair[], dm positive, sp spans, oc regclass, o oid);
+"""
+ROWS = """INSERT INTO v (id) VALUES (0);
+INSERT INTO v VALUES (1, true, -32768, 9223372036854775807, 'NaN', '-Infinity', 'NaN',
+    12345678901234567890.1234567890, -12.34, E'tab\\t back\\\\ line\\n cr\\r nul \\\\N', '', 'ab',
+    'x', 'name', '\\x00ff', '4713-01-01 BC', '24:00', '23:59:59.999999-15:59', 'infinity',
+    '294276-12-31 23:59:59.999999+00', '-1 year 2 mons -3 days 04:05:06.7',
+    '00000000-0000-0000-0000-000000000000', '{"a": 1, "a": 2.0}', '{"a": 1.00}', '10101', '1',
+    '::1/64', '10.0.0.0/8', '08:00:2b:01:02:03', '(1.5,-0)', '((0,0),(1,1),(2,0))', '[1,5)',
+    '{[1,3),[7,)}', '''a'' & ''b''', '''a'':1 ''b'':2A', '16/B374D848', '{1,NULL,3}',
+    '{{a,"b c"},{NULL,"NULL"}}', 'it''s "ok"', '{sad,"it''s \\"ok\\""}', '(1,"a,b")',
+    '{"(1,x)","(,)"}', 12.5, '[1.5,2.5)', 'v', 42);
+INSERT INTO v (id, f8, n, t, ts, qc) VALUES (2, -0.0, 1e-20, 'ü€𝄞', '0044-03-15 BC', '\\377');
+UPDATE v SET e = 'sad', tv = 'z' WHERE id = 1;
+"""
+
+
+def test_every_type(replica: Replica) -> None:
+    replica.captured.run(TYPES)
+    replica.captured.run(ROWS)
+    replica.follow()
+    replica.check_equal("v")
+    replica.captured.run("UPDATE v SET id = id + 10;\nDELETE FROM v WHERE id = 10;\n")
+    replica.follow()
+    replica.check_equal("v")
+
+
+def test_masked_values_are_nowhere(replica: Replica) -> None:
+    secret = "1234-5678-9012"
+    replica.both(
+        "CREATE TABLE cards (id int PRIMARY KEY, number text, owner text, left_out text);\n"
+    )
+    replica.captured.run("ALTER TABLE cards REPLICA IDENTITY FULL;\n")
+    replica.captured.run(
+        f"INSERT INTO cards VALUES (1, '{secret}', 'ann', 'x'), (2, NULL, 'b', 'x');\n"
+    )
+    rules = [
+        {"table": "public.cards", "transform": {"column": "number", "mask": {}}},
+        {"table": "public.cards", "exclude": ["left_out"]},
+        {"table": "public.cards", "filter": {"column": "owner", "operator": "ne", "value": "zoe"}},
+    ]
+    pipeline = {"rules": rules}
+    replica.follow(pipeline, ddl=[])
+    replica.captured.run(f"INSERT INTO cards VALUES (3, '{secret}', 'cid', 'x');\n")
+    replica.captured.run("UPDATE cards SET owner = 'zoe' WHERE id = 3;\n")
+    replica.captured.run("UPDATE cards SET owner = 'anna', id = 9 WHERE id = 1;\n")
+    replica.captured.run("DELETE FROM cards WHERE id = 2;\n")
+    replica.follow(pipeline, ddl=[])
+    assert replica.rows("cards", "*") == [(9, "1************2", "anna", None)]
+    for (table,) in replica.target.execute(
+        "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables"
+        " WHERE schemaname IN ('public', 'pgtide')"
+    ):
+        assert secret not in str(replica.target.execute(f"SELECT t::text FROM {table} t")), table
