@@ -13,6 +13,7 @@ from psycopg import sql
 
 from pgtide.log.event import UNCHANGED, Event
 from pgtide.postgres.connection import SqlConnection, connect
+from pgtide.postgres.embedded import BUNDLED, bundled_bin_dir
 from pgtide.sinks.postgres.ddl import Place, Replay, plan_ddl
 from pgtide.sinks.postgres.ddl_kinds import DdlKinds
 from pgtide.sinks.postgres.ddl_names import Names
@@ -113,7 +114,7 @@ class Replica:
 def schema_of(database: Database) -> str:
     """Everything in the catalog, as pg_dump prints it."""
     dump = [
-        str(database.server.psql_tools / "pg_dump"),
+        str(bundled_bin_dir(max(BUNDLED)) / "pg_dump"),  # it reads every older release
         *("--schema-only", "--no-owner", "--no-privileges", "--no-publications"),
         *("--exclude-schema=pgtide", database.url),
     ]
