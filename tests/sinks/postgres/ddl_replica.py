@@ -12,12 +12,17 @@ from itertools import groupby
 from psycopg import sql
 
 from pgtide.log.event import UNCHANGED, Event
+from pgtide.log.refreshes import RefreshStore
+from pgtide.log.storage import Storage
 from pgtide.postgres.connection import SqlConnection, connect
+from pgtide.postgres.embedded import BUNDLED, bundled_bin_dir
 from pgtide.sinks.postgres.ddl import Place, Replay, plan_ddl
 from pgtide.sinks.postgres.ddl_kinds import DdlKinds
 from pgtide.sinks.postgres.ddl_names import Names
 from pgtide.sinks.postgres.ddl_run import run_ddl
+from tests.fixtures.capture import Captured
 from tests.fixtures.databases import Database, Server
+from tests.fixtures.waiting import wait_until
 from tests.sinks.postgres.ddl_scripts import Script
 
 # pgtide's own at the source, and what pg_dump makes up anew each time.
@@ -44,6 +49,17 @@ def run_script(database: Database, script: Script) -> None:
             with connection.transaction():
                 for part in statement:
                     connection.execute(part.encode())
+
+
+def capture_all(captured: Captured) -> None:
+    """Capture until tables that DDL rewrote have been read again as well."""
+    store = RefreshStore(Storage(captured.config.log.path))
+
+    def is_done() -> bool:
+        captured.capture()
+        return not any(store.is_open(request.id) for request in store.requests())
+
+    wait_until(is_done, "tables to be read again")
 
 
 @dataclass
@@ -113,7 +129,7 @@ class Replica:
 def schema_of(database: Database) -> str:
     """Everything in the catalog, as pg_dump prints it."""
     dump = [
-        str(database.server.psql_tools / "pg_dump"),
+        str(bundled_bin_dir(max(BUNDLED)) / "pg_dump"),  # it reads every older release
         *("--schema-only", "--no-owner", "--no-privileges", "--no-publications"),
         *("--exclude-schema=pgtide", database.url),
     ]

@@ -103,7 +103,7 @@ SCRIPTS: dict[str, Script] = {
     "index": [
         *ITEMS,
         "CREATE UNIQUE INDEX CONCURRENTLY by_name ON items USING btree"
-        ' (lower(name) COLLATE "C" DESC NULLS LAST) INCLUDE (price) NULLS NOT DISTINCT'
+        ' (lower(name) COLLATE "C" DESC NULLS LAST) INCLUDE (price)'
         " WITH (fillfactor = 70) WHERE price > 0",
         "CREATE INDEX concurrently_made ON items (price)",
         "REINDEX INDEX CONCURRENTLY by_name",

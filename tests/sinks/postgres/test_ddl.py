@@ -283,3 +283,31 @@ def test_what_was_dropped_is_known_without_the_text(captured: Captured, target: 
     Replica(target).apply([events[5]])
     assert columns(target, "public.v") == columns(target, "public.u") == []
     assert columns(target, "public.t") == ["id", "a"]
+
+
+def test_what_a_role_owned(captured: Captured, target: Database) -> None:
+    captured.database.create_role("LOGIN", f"leaver_{target.name}")
+    leaver = captured.database.roles[-1]
+    replica = replayed(
+        captured,
+        target,
+        [
+            "CREATE TABLE t (id serial PRIMARY KEY)",
+            f"ALTER TABLE t OWNER TO {leaver}",
+            f"GRANT ALL ON SCHEMA public TO {leaver}",
+            "CREATE FUNCTION f(int, text) RETURNS int LANGUAGE sql AS 'SELECT 1'",
+            f"ALTER FUNCTION f OWNER TO {leaver}",
+            f"CREATE SCHEMA AUTHORIZATION {leaver} CREATE TABLE mine (id int)",
+            f"ALTER SCHEMA {leaver} OWNER TO CURRENT_USER",
+            f"ALTER TABLE {leaver}.mine OWNER TO CURRENT_USER",
+            f"DROP OWNED BY {leaver}",
+            f"DROP OWNED BY {leaver}",
+        ],
+    )
+    assert [step.sql for step in replica.replays[-2].steps] == [
+        "DROP TABLE public.t",
+        "DROP FUNCTION public.f(integer,pg_catalog.text)",
+        "DROP SEQUENCE IF EXISTS public.t_id_seq",
+    ]
+    assert replica.replays[-1].skipped == "kind owner is not selected"
+    assert schema_of(target) == schema_of(captured.database)

@@ -8,6 +8,7 @@ from tests.fixtures.capture import Captured
 from tests.fixtures.databases import Server
 from tests.sinks.postgres.ddl_replica import (
     Replica,
+    capture_all,
     rows_of,
     run_script,
     schema_of,
@@ -19,7 +20,7 @@ from tests.sinks.postgres.ddl_scripts import SCRIPTS
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_replayed(captured: Captured, server: Server, name: str) -> None:
     run_script(captured.database, SCRIPTS[name])
-    captured.capture()
+    capture_all(captured)
     with second_database(server) as target:
         Replica(target).apply(captured.events())
         assert schema_of(target) == schema_of(captured.database)

@@ -10,7 +10,13 @@ import pytest
 from pgtide.errors import TargetError
 from tests.fixtures.capture import Captured
 from tests.fixtures.databases import Database, Server
-from tests.sinks.postgres.ddl_replica import Replica, rows_of, run_script, second_database
+from tests.sinks.postgres.ddl_replica import (
+    Replica,
+    capture_all,
+    rows_of,
+    run_script,
+    second_database,
+)
 from tests.sinks.postgres.ddl_scripts import ITEMS, Script
 
 
@@ -23,7 +29,7 @@ def target(server: Server) -> Iterator[Database]:
 def without_reads(captured: Captured, target: Database, script: Script) -> Replica:
     """The target as it is before the rows of a rewritten table have been read again."""
     run_script(captured.database, script)
-    captured.capture()
+    capture_all(captured)
     replica = Replica(target)
     replica.apply([event for event in captured.events() if event.op != "read"])
     return replica

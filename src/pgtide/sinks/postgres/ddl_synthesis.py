@@ -65,4 +65,10 @@ def dropped(payload: Payload) -> tuple[str, ...]:
         raise CannotReplay("its text is not known, and more was dropped than it named")
     if any(item["type"] not in DROPPABLE for item in originals):
         raise CannotReplay("its text is not known")
-    return tuple(f"DROP {item['type'].upper()} {item['identity']}" for item in originals)
+    # A table takes its parts along, which DROP OWNED may name as well.
+    originals.sort(key=lambda item: item["type"] in PARTS)
+    return tuple(_drop(item, part=item["type"] in PARTS) for item in originals)
+
+
+def _drop(item: Item, *, part: bool) -> str:
+    return f"DROP {item['type'].upper()} {'IF EXISTS ' if part else ''}{item['identity']}"
