@@ -8,6 +8,7 @@ import pytest
 
 from pgtide.errors import ConfigError, TargetError
 from pgtide.position import Lsn
+from pgtide.postgres.connection import connect
 from pgtide.postgres.embedded import bundled_bin_dir
 from pgtide.sinks.postgres.after_rows import run_after_rows
 from tests.fixtures.capture import Captured, MakeCaptured
@@ -163,6 +164,28 @@ def test_two_pipelines_with_one_target(shop: Captured, target: Database) -> None
     copying.schemas.pipelines = ["replica", "again"]
     with pytest.raises(ConfigError, match="same target"):
         copying.run()
+
+
+def test_the_least_rights(
+    make_captured: MakeCaptured, database: Database, target: Database
+) -> None:
+    """A role that may read the tables and their schemas, with a password; a target that it owns."""
+    database.execute(SHOP)
+    url = database.create_role("LOGIN REPLICATION BYPASSRLS")
+    for schema in ("shop", '"Odd one"'):
+        database.execute(f"GRANT USAGE ON SCHEMA {schema} TO {database.roles[0]}")
+        database.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {database.roles[0]}")
+    captured = make_captured(database, url=url, admin_url=database.url, keyless="full")
+    owner = target.create_role("LOGIN")
+    target.execute(f"GRANT CREATE ON DATABASE {target.name} TO {target.roles[0]}")
+    target.execute(f"GRANT CREATE ON SCHEMA public TO {target.roles[0]}")
+    notes = Copying(config_of(captured, owner)).run()
+    with connect(owner) as connection, connection.transaction():
+        run_after_rows(connection, "replica")
+    assert notes == []
+    assert target.execute(COLUMNS) == database.execute(COLUMNS)
+    target.execute(f"DROP OWNED BY {target.roles[0]} CASCADE")
+    database.execute(f"DROP OWNED BY {database.roles[0]}")
 
 
 @pytest.mark.slow

@@ -111,8 +111,9 @@ class Cutover:
         return self.outcome
 
     def _run(self, stack: ExitStack) -> None:
-        if not self._note(self._begun(), self._lag()):
+        if not self._note(self._begun()):
             return
+        self._note(self._lag())
         if not self._settings.read_only:
             self._finish()
             return

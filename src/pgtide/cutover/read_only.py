@@ -21,6 +21,7 @@ from psycopg import sql
 from pgtide.config import Config
 from pgtide.errors import PrivilegeMissing, SourceError
 from pgtide.postgres.connection import connect, translate
+from pgtide.postgres.slot import capture_pids
 from pgtide.postgres.verdict import Check, fail, ok, warn
 
 NAME = "pgtide cutover"
@@ -46,6 +47,11 @@ SELECT DISTINCT r.rolname FROM pg_db_role_setting s JOIN pg_roles r ON r.oid = s
      unnest(s.setconfig) item
 WHERE split_part(item, '=', 1) = %s AND split_part(item, '=', 2) <> 'on'
 ORDER BY 1
+"""
+# The server shows nothing but their existence to a role that may not read all statistics.
+_HIDDEN = """
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND backend_type IS NULL AND pid <> ALL (%s)
 """
 _PREPARED = "SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()"
 
@@ -76,10 +82,16 @@ class ReadOnly:
     @property
     def undo_sql(self) -> str:
         """What makes the source writable again; a session there is read-only by itself."""
-        return f"SET {SETTING} = off; {self._alter(self._before)};"
+        return f"BEGIN READ WRITE; {self._alter(self._before)}; COMMIT;"
 
     def begin(self) -> list[Check]:
-        """Let nobody write any more."""
+        """Let nobody write any more; nothing is changed when that cannot be done."""
+        ours = capture_pids(self._conn, self.config.source.slot)
+        (hidden,) = self._conn.execute(_HIDDEN, [ours]).fetchone() or (0,)
+        if hidden:
+            hint = "Let source.admin_url be a superuser, or grant its role pg_monitor and"
+            hint += " pg_signal_backend."
+            return [fail("read-only", f"{hidden} sessions of others cannot be seen", hint)]
         row = self._conn.execute(_CONFIGURED, {"name": SETTING}).fetchone()
         self._before = row[0] if row else None
         try:

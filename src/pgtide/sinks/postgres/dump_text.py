@@ -19,6 +19,7 @@ from pgtide.errors import SourceError
 
 _HEAD = re.compile(r"-- Name: (?P<name>.*); Type: (?P<type>[^;]*); Schema: (?P<schema>.*); Owner:")
 _RESTRICT = re.compile(r"(?:--[^\n]*\n|\s)*(?P<line>\\restrict (?P<key>\w+)[ \t]*\n)")
+_BOUNDARY = re.compile(r"^(?=--\n-- Name: )", re.MULTILINE)
 _SETTING = re.compile(r"SET (?P<name>\w+) = ", re.ASCII)
 _COMMENTS = ("SQL_COMMENT", "C_COMMENT")
 
@@ -52,24 +53,41 @@ class Entry:
 
 def entries(dump: str) -> list[Entry]:
     """The statements of a plain dump, in order."""
-    text = _without_meta_commands(dump)
-    try:
-        tokens = scan(text)
-    except ParseError as exc:
+    found: list[Entry] = []
+    head = ("", "", "")
+    text = ""
+    for piece in _BOUNDARY.split(_without_meta_commands(dump)):
+        text += piece
+        statements = _whole_statements(text)
+        if statements is None:  # the line that looks like a head is part of a statement
+            continue
+        for comments, statement in statements:
+            for comment in comments:
+                if match := _HEAD.match(text, comment.start, comment.end + 1):
+                    head = match["type"], match["schema"], match["name"]
+            body = text[statement[0].start : statement[-1].end + 1]
+            found.append(_entry(head, body))
+        text = ""
+    if text:
         raise SourceError(
             "the output of pg_dump cannot be understood",
             detail="It is not SQL as this release of pgtide knows it.",
             hint="Set PGTIDE_PG_DUMP to a pg_dump of the source's own release.",
-        ) from exc
-    found: list[Entry] = []
-    head = ("", "", "")
-    for comments, statement in _statements(tokens):
-        for comment in comments:
-            if match := _HEAD.match(text, comment.start, comment.end + 1):
-                head = match["type"], match["schema"], match["name"]
-        body = text[statement[0].start : statement[-1].end + 1]
-        found.append(_entry(head, body))
+        )
     return found
+
+
+def _whole_statements(text: str) -> list[tuple[list[Token], list[Token]]] | None:
+    """None if the text ends inside a statement.
+
+    Entry by entry: the scanner's time grows with the square of a text's length.
+    """
+    try:
+        tokens = scan(text)
+    except ParseError:
+        return None
+    last = next((token for token in reversed(tokens) if token.name not in _COMMENTS), None)
+    return list(_statements(tokens)) if last is None or last.name == "ASCII_59" else None
 
 
 def _entry(head: tuple[str, str, str], body: str) -> Entry:

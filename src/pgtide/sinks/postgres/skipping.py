@@ -25,7 +25,8 @@ def skip(connection: SqlConnection, log: Log, pipeline: str, position: Position)
     """Note that the command at a position is not to be replayed."""
     event = next(iter(log.events(position)), None)
     if event is None or event.position != position or event.op != "ddl":
-        found = "nothing" if event is None or event.position != position else f"a {event.op}"
+        there = event is not None and event.position == position
+        found = f"another event ({event.op})" if event is not None and there else "nothing"
         raise ConfigError(
             f"{position} is not the position of a DDL statement",
             detail=f"The log has {found} there.",

@@ -1,0 +1,215 @@
+"""Handing over to a target: what must hold, and that the source is given back when it does not."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import psycopg
+import pytest
+from pyspark.sql import SparkSession
+
+from pgtide.config.connection_string import ConnectionString
+from pgtide.cutover.cutting_over import Cutover, Outcome, Settings, document
+from pgtide.log.storage import Storage
+from pgtide.pipeline.lease import Lease
+from pgtide.pipeline.state import Parked, StateFile, now
+from pgtide.position import Lsn, Position
+from pgtide.postgres.verdict import Check
+from tests.fixtures.capture import Captured
+from tests.fixtures.databases import Database
+from tests.fixtures.waiting import wait_until
+from tests.sinks.postgres.replicas import PIPELINE, Replica, target_database
+
+TABLES = "CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, note text);\n"
+INSERT = "INSERT INTO orders (note) VALUES ('a'), ('b'), ('c');\n"
+
+
+@pytest.fixture
+def target(database: Database) -> Iterator[Database]:
+    yield from target_database(database)
+
+
+@pytest.fixture
+def replica(spark: SparkSession, captured: Captured, target: Database) -> Replica:
+    made = Replica(spark, captured, target)
+    captured.run(TABLES)
+    captured.run(INSERT)
+    made.follow()
+    return made
+
+
+def cut_over(replica: Replica, **settings: Any) -> Outcome:
+    given = Settings(verify=False, **settings)
+    return Cutover(replica.spark, replica.config(), PIPELINE, given).run()
+
+
+def levels(outcome: Outcome) -> dict[str, str]:
+    return {check.name: check.level for check in outcome.checks}
+
+
+def told(outcome: Outcome, name: str) -> Check:
+    (found,) = [check for check in outcome.checks if check.name == name]
+    return found
+
+
+def at_check(name: str, do: Callable[[], object]) -> Callable[[Check], None]:
+    """Do something when a check is made."""
+
+    def on_check(check: Check) -> None:
+        if check.name == name:
+            do()
+
+    return on_check
+
+
+def test_what_was_committed_is_waited_for(replica: Replica) -> None:
+    replica.captured.run(INSERT)
+    outcome = cut_over(replica)
+    assert outcome.ready, outcome.checks
+    assert levels(outcome) == {
+        **dict.fromkeys(("target", "lag", "caught up", "schema", "objects"), "ok"),
+        "parked": "ok",
+        "sequences": "ok",
+        "quiet": "warn",
+    }
+    assert "nothing keeps anybody from it" in told(outcome, "quiet").message
+    replica.check_equal("orders")
+    assert replica.target.execute("SELECT nextval('orders_id_seq')") == [(7,)]
+    assert document(outcome)["sequences"]["set"] == ["public.orders_id_seq"]
+
+
+def test_a_target_that_was_never_written_to(replica: Replica) -> None:
+    replica.target.execute("DROP SCHEMA pgtide CASCADE")
+    outcome = cut_over(replica, read_only=True)
+    assert levels(outcome) == {"target": "fail"}
+    replica.captured.run(INSERT)
+
+
+def test_writers_are_seen(replica: Replica) -> None:
+    for change in (INSERT, "CREATE TABLE more (id int PRIMARY KEY);\n"):
+        write = partial(replica.captured.run, change)
+        outcome = cut_over(replica, on_check=at_check("sequences", write))
+        assert not outcome.ready
+        assert "somebody writes to the source" in told(outcome, "quiet").message
+
+
+def commit_once_read_only(database: Database, writing: psycopg.Connection[Any]) -> None:
+    """Commit when new transactions cannot write any more."""
+    begun = "SELECT current_setting('default_transaction_read_only') = 'on'"
+    wait_until(lambda: database.execute(begun) == [(True,)], "a source that is read-only", 60)
+    writing.commit()
+
+
+def test_read_only_stops_writers_and_stays(replica: Replica) -> None:
+    database = replica.captured.database
+    with database.connect() as idle, database.connect(autocommit=False) as writing:
+        idle.execute("SELECT 1")
+        writing.execute(INSERT)
+        later = threading.Thread(target=commit_once_read_only, args=(database, writing))
+        later.start()
+        outcome = cut_over(replica, read_only=True)
+        later.join()
+        assert outcome.ready, outcome.checks
+        for session in (idle, writing):
+            with pytest.raises(psycopg.OperationalError):
+                session.execute("SELECT 1")
+    replica.check_equal("orders")
+    assert replica.target.execute("SELECT count(*) FROM orders") == [(6,)], "it could commit"
+    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+        database.execute(INSERT)
+    assert outcome.undo is not None
+    database.execute(outcome.undo)
+    database.execute(INSERT)
+
+
+def test_a_source_is_given_back(replica: Replica) -> None:
+    """A transaction that does not end is ended, and the target is not ready: all can write."""
+    database = replica.captured.database
+    replica.target.execute(
+        "INSERT INTO pgtide.after_rows VALUES ('replica', 1, 'CREATE INDEX ON orders (note)')"
+    )
+    during: list[psycopg.Connection[Any]] = []
+
+    def join() -> None:
+        during.append(database.connect())
+
+    outcome = cut_over(replica, read_only=True, on_check=at_check("caught up", join))
+    assert levels(outcome)["schema"] == "fail"
+    assert (outcome.ready, outcome.undo) == (False, None)
+    database.execute(INSERT)
+    with pytest.raises(psycopg.OperationalError):
+        during[0].execute("SELECT 1")
+    setting = "SELECT count(*) FROM pg_db_role_setting s JOIN pg_database d ON d.oid = setdatabase"
+    assert database.execute(f"{setting} WHERE datname = current_database()") == [(0,)]
+
+
+def test_an_earlier_setting_comes_back(replica: Replica) -> None:
+    database = replica.captured.database
+    alter = f"ALTER DATABASE {database.name} SET default_transaction_read_only = off"
+    database.execute(alter)
+
+    def fail() -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        cut_over(replica, read_only=True, on_check=at_check("caught up", fail))
+    ((config,),) = database.execute(
+        "SELECT setconfig FROM pg_db_role_setting s JOIN pg_database d ON d.oid = setdatabase"
+        " WHERE datname = current_database()"
+    )
+    assert config == ["default_transaction_read_only=off"]
+    database.execute(INSERT)
+
+
+def test_a_target_that_does_not_come_along(replica: Replica) -> None:
+    config = replica.config()
+    replica.captured.run(INSERT)
+    with Lease(Storage(config.log.path, config.log.storage), PIPELINE):
+        began = time.monotonic()
+        outcome = cut_over(replica, wait_s=2.0)
+    assert time.monotonic() - began < 30
+    assert "did not get to" in told(outcome, "caught up").message
+
+
+def test_parked_tables_and_lost_sequences(replica: Replica) -> None:
+    config = replica.config()
+    file = StateFile(Storage(config.log.path, config.log.storage), PIPELINE)
+    state = file.load()
+    assert state is not None
+    state.parked["public.orders"] = Parked(Position(Lsn(1)), "failed", "", "", now())
+    file.save(state)
+    replica.target.execute("ALTER TABLE orders ALTER id DROP IDENTITY")
+    replica.target.execute("CREATE INDEX unknown_here ON orders (note)")
+    replica.captured.execute("CREATE INDEX known_here ON orders (note)")
+    outcome = cut_over(replica, read_only=False)
+    assert told(outcome, "parked").level == "fail"
+    assert "public.orders_id_seq" in told(outcome, "sequences").message
+
+
+@pytest.mark.parametrize("granted", ["", "pg_monitor"])
+def test_sessions_that_cannot_be_seen_or_ended(replica: Replica, granted: str) -> None:
+    """Not ready, and the source is as it was."""
+    database = replica.captured.database
+    admin = database.create_role("LOGIN")
+    name = database.roles[-1]
+    database.execute(f"ALTER DATABASE {database.name} OWNER TO {name}")
+    if granted:
+        database.execute(f"GRANT {granted} TO {name}")
+    config = replica.config()
+    source = config.source.model_copy(update={"admin_url": ConnectionString(admin)})
+    given = config.model_copy(update={"source": source})
+    settings = Settings(read_only=True, verify=False)
+    try:
+        with database.connect() as other:
+            outcome = Cutover(replica.spark, given, PIPELINE, settings).run()
+            other.execute(INSERT)
+        said = "could not be ended" if granted else "cannot be seen"
+        assert said in told(outcome, "read-only").message
+        assert (outcome.ready, outcome.undo) == (False, None)
+        database.execute(INSERT)
+    finally:
+        database.execute(f"ALTER DATABASE {database.name} OWNER TO CURRENT_USER")
