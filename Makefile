@@ -10,7 +10,8 @@ COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --quiet \
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow lint format requirements docs clean postgres-versions s3-server \
 	bench-capture bench-capture-latency bench-log-age bench-pipeline bench-freshness \
-	bench-pipeline-age bench-backlog bench-refresh bench-snapshot bench-verify
+	bench-pipeline-age bench-backlog bench-refresh bench-snapshot bench-verify \
+	bench-replica bench-replica-lag bench-copy
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' \
@@ -70,6 +71,15 @@ bench-refresh: setup  ## A table read again while others write
 
 bench-verify: setup  ## Five million rows verified, against one aggregate in Postgres
 	$(BIN)/python -m benchmarks.verify
+
+bench-replica: setup  ## Another Postgres catching up, against a native subscription
+	$(BIN)/python -m benchmarks.replica
+
+bench-replica-lag: setup  ## From commit to visible in another Postgres
+	$(BIN)/python -m benchmarks.replica_lag
+
+bench-copy: setup  ## A database copied, against pg_dump | psql
+	$(BIN)/python -m benchmarks.copying
 
 postgres-versions:  ## Fetch the Postgres releases of the version tests (needs Maven)
 	scripts/postgres-versions

@@ -55,16 +55,29 @@ def wait(process: subprocess.Popen[Any], began: float = 0.0) -> Finished:
     return Finished(seconds, usage.ru_utime + usage.ru_stime)
 
 
-def start(module: str, *arguments: str) -> subprocess.Popen[str]:
-    """Start a module of the benchmarks in a process of its own; stdout is a pipe."""
+def start(module: str, *arguments: str, answered: bool = False) -> subprocess.Popen[str]:
+    """Start a module of the benchmarks in a process of its own; stdout is a pipe.
+
+    ``answered``: so is stdin, for a child that waits for its turn.
+    """
     return subprocess.Popen(
         [sys.executable, "-m", f"benchmarks.{module}", *arguments],
         cwd=ROOT,
         env=environment(),
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE if answered else subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,
     )
+
+
+def expect(process: subprocess.Popen[str], word: str) -> None:
+    """Pass the child's progress lines on until it says a word."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.strip() == word:
+            return
+        print(line.rstrip("\n"), flush=True)
+    raise SystemExit(f"a child ended with exit code {process.wait()}")
 
 
 def answer(process: subprocess.Popen[str]) -> dict[str, Any]:

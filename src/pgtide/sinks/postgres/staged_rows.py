@@ -26,16 +26,11 @@ from pgtide.position import Position
 from pgtide.rules import TableRules
 from pgtide.shape import Shape
 from pgtide.sinks.postgres import keyed_state, ruled_rows
-from pgtide.sinks.postgres.keyed_state import STATE, TextLayout
+from pgtide.sinks.postgres.keyed_state import END, NULL, STATE, TAB, TextLayout, copy_text
 from pgtide.sinks.postgres.stages import Stage
 from pgtide.spark.compaction import Traits, from_old_row
 from pgtide.spark.layout import ROW_OPS, Layout
-from pgtide.spark.sql_text import Sql, case, literal, pattern
-
-_TAB, _END = "char(9)", "char(10)"
-_NULL = literal(r"\N")
-_SPECIAL = pattern(r"[\\\t\n\r]")  # what COPY would not take as it is
-_ESCAPES = (("char(92)", r"\\"), (_TAB, r"\t"), (_END, r"\n"), ("char(13)", r"\r"))
+from pgtide.spark.sql_text import case
 
 
 @dataclass(frozen=True)
@@ -98,8 +93,8 @@ class StagedRows:
     def bare_lines(self, frame: DataFrame) -> DataFrame:
         """The same with the values alone, and the row's place: for tables, not for stages."""
         state = reduce(DataFrame.unionAll, self._states(frame))
-        line = f"concat({_joined('values')}, {_END})"
-        return state.selectExpr("CAST(stage AS bigint) AS stage", "seq", f"{line} AS line")
+        stage = "CAST(stage AS bigint) AS stage"
+        return state.selectExpr(stage, "seq", f"concat(text, {END}) AS line")
 
     def _states(self, frame: DataFrame) -> list[DataFrame]:
         ops = ", ".join(f"'{op}'" for op in ROW_OPS)
@@ -134,7 +129,9 @@ class StagedRows:
             state = _counted(aligned, layout, table.traits)
         if table.ruled:
             state = ruled_rows.apply(state, table.layout, table.rules, table.traits)
-        return state.withColumn("stage", F.lit(table.layout.shape.id)).select(*STATE)
+        text = F.expr(copy_text("values"))
+        stage = F.lit(table.layout.shape.id)
+        return state.withColumns({"stage": stage, "text": text}).select(*STATE)
 
     def _segment(self) -> Column:
         number = F.lit(0)
@@ -178,20 +175,10 @@ def _as_lines(state: DataFrame) -> DataFrame:
         "CAST(seq AS string)",
         "CASE op WHEN 'delete' THEN 'd' WHEN 'patch' THEN 'p' ELSE 'u' END",
         "known",
-        f"coalesce(CAST(copies AS string), {_NULL})",
-        case("unsent IS NULL", _NULL, "concat('{', array_join(unsent, ','), '}')"),
-        _joined("values"),
-        case("origin IS NOT NULL", _joined("origin")),
+        f"coalesce(CAST(copies AS string), {NULL})",
+        case("unsent IS NULL", NULL, "concat('{', array_join(unsent, ','), '}')"),
+        "text",
+        case("origin IS NOT NULL", copy_text("origin")),
     ]
-    line = f"concat(concat_ws({_TAB}, {', '.join(fields)}), {_END})"
+    line = f"concat(concat_ws({TAB}, {', '.join(fields)}), {END})"
     return state.selectExpr("CAST(stage AS bigint) AS stage", f"{line} AS line")
-
-
-def _joined(array: str) -> Sql:
-    """The values in one line; only where some need it they are escaped, one by one."""
-    escaped = "x"
-    for character, escape in _ESCAPES:
-        escaped = f"replace({escaped}, {character}, {literal(escape)})"
-    slow = f"array_join(transform({array}, x -> {escaped}), {_TAB}, {_NULL})"
-    special = f"array_join({array}, '', '') RLIKE {_SPECIAL}"
-    return case(special, slow, f"array_join({array}, {_TAB}, {_NULL})")

@@ -19,7 +19,7 @@ from pgtide.pipeline.steps import Swept
 from pgtide.postgres.connection import SqlConnection
 from pgtide.shape import Shape
 from pgtide.sinks.postgres.ddl_payload import quoted
-from pgtide.sinks.postgres.keyed_state import STATE, TextLayout
+from pgtide.sinks.postgres.keyed_state import STATE, TextLayout, copy_text
 from pgtide.sinks.postgres.stages import Stage
 from pgtide.sinks.postgres.statements import STAGED, Statements
 from pgtide.sinks.postgres.target_tables import TargetTable, read_tables
@@ -67,7 +67,7 @@ class StagedSweep:
             "segment": "0",
             "stage": str(-self.number),
             "op": "'read'",
-            "values": "values",
+            "text": copy_text("values"),
             "lsn": "0L",
             "seq": "0L",
             "known": "'r'",
