@@ -19,6 +19,7 @@ TABLES = """
 CREATE TABLE t (id int PRIMARY KEY, note text);
 INSERT INTO t SELECT n, repeat('x', 100) FROM generate_series(1, 1000) n;
 CREATE TABLE child (id int PRIMARY KEY, t int REFERENCES t);
+CREATE VIEW notes AS SELECT note FROM t;
 """
 
 

@@ -147,7 +147,9 @@ class InitialSnapshot:
         if self._schemas is not None:
             self._say("reading the schema")
             self._schemas.read(conn, held)
-            self.progress.left_out += tuple(self._schemas.notes)
+            views = ("view ", "materialized view ")  # they are made with the schema
+            rows = [text for text in held.selection.left_out if not text.startswith(views)]
+            self.progress.left_out = (*rows, *self._schemas.notes)
 
     def _catch_up(self, session: CaptureSession, point: Lsn) -> None:
         """Bring the log to C, so that what is read there comes behind all that it has."""
