@@ -97,7 +97,7 @@ class PipelineRun:
             storage=self._storage,
             file=self._file,
             state=state,
-            sink=open_sink(self._settings, self._spark),
+            sink=open_sink(self._settings, self._spark, self._storage),
             stop=self._stop,
             on_batch=self._on_batch,
         )

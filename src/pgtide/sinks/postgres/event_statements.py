@@ -1,0 +1,150 @@
+"""The statements for single events, in PL/pgSQL: ``event`` is the row of the loop.
+
+An event finds its row by the key that the row had before it, ``o…``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from psycopg import sql
+
+from pgtide.sinks.postgres.statements import Statements
+
+_HERE = "s.lsn = event.lsn AND s.seq = event.seq AND s.load = event.load"
+CONFLICT_STATE = "PGT01"
+
+
+@dataclass(frozen=True)
+class EventStatements(Statements):
+    """The statements for one stage and its table."""
+
+    def body(self, pipeline: str, on_conflict: str, *, lenient: bool) -> str:
+        """What is done with an event, as statements of PL/pgSQL."""
+        if not self.stage.keys:
+            return self._keyless(pipeline, on_conflict)
+        return f"""
+IF event.kind = 'd' THEN
+    {self._delete}
+    GET DIAGNOSTICS touched = ROW_COUNT;
+    IF touched = 0 AND event.known = 'p' THEN
+        {self._conflict(pipeline, on_conflict, "delete_missing")}
+    END IF;
+ELSIF event.known = 'a' THEN
+    IF {self._there} THEN
+        {self._conflict(pipeline, on_conflict, "insert_exists")}
+        {self._update if on_conflict == "apply" else "NULL;"}
+    ELSE
+        {self._insert}
+    END IF;
+ELSE
+    {self._update}
+    GET DIAGNOSTICS touched = ROW_COUNT;
+    IF touched = 0 AND event.kind <> 'p' THEN
+        IF event.known = 'p' THEN
+            {self._conflict(pipeline, on_conflict, "update_missing")}
+        END IF;
+        IF event.known = 'r' OR '{on_conflict}' = 'apply' THEN
+            IF event.unsent IS NULL THEN
+                {self._insert}
+            ELSE
+                {"NULL;" if lenient else self._stop("not_whole")}
+            END IF;
+        END IF;
+    END IF;
+END IF;"""
+
+    def _keyless(self, pipeline: str, on_conflict: str) -> str:
+        here = self._printed([f"t.{_name(column.name)}" for _, column in self.columns])
+        there = self._printed([f"({self._value(i, column)})" for i, column in self.columns])
+        return f"""
+IF event.kind = 'd' THEN
+    DELETE FROM {self.table.rows} t WHERE (t.tableoid, t.ctid) = (
+        SELECT t.tableoid, t.ctid FROM {self.table.rows} t, {self.stage.name} s
+        WHERE {_HERE} AND s.copies = -1 AND {here} = {there} LIMIT 1);
+    GET DIAGNOSTICS touched = ROW_COUNT;
+    IF touched = 0 THEN
+        {self._conflict(pipeline, on_conflict, "delete_missing")}
+    END IF;
+ELSE
+    INSERT INTO {self.table.name} ({self._names}) OVERRIDING SYSTEM VALUE
+    SELECT {self._values} FROM {self.stage.name} s WHERE {_HERE} AND s.copies = 1;
+END IF;"""
+
+    @cached_property
+    def _names(self) -> str:
+        return ", ".join(_name(column.name) for _, column in self.columns)
+
+    @cached_property
+    def _values(self) -> str:
+        return ", ".join(self._value(index, column) for index, column in self.columns)
+
+    @cached_property
+    def _there(self) -> str:
+        return (
+            f"EXISTS (SELECT FROM {self.table.rows} t, {self.stage.name} s"
+            f" WHERE {_HERE} AND {self._same_key()})"
+        )
+
+    @cached_property
+    def _insert(self) -> str:
+        return (
+            f"INSERT INTO {self.table.name} ({self._names}) OVERRIDING SYSTEM VALUE"
+            f" SELECT {self._values} FROM {self.stage.name} s WHERE {_HERE};"
+        )
+
+    @cached_property
+    def _delete(self) -> str:
+        return (
+            f"DELETE FROM {self.table.rows} t USING {self.stage.name} s"
+            f" WHERE {_HERE} AND {self._same_key('o')};"
+        )
+
+    @cached_property
+    def _update(self) -> str:
+        values = [
+            f"{_name(column.name)} = {self._new(index, column)}"
+            for index, column in self.columns
+            if not column.always
+        ]
+        key = self._keys[0][1]
+        values = values or [f"{_name(key.name)} = t.{_name(key.name)}"]
+        return (
+            f"UPDATE {self.table.rows} t SET {', '.join(values)} FROM {self.stage.name} s"
+            f" WHERE {_HERE} AND {self._same_key('o')};"
+        )
+
+    def _conflict(self, pipeline: str, on_conflict: str, kind: str) -> str:
+        """Stop, or note it."""
+        if on_conflict == "error":
+            return self._stop(kind)
+        names = (self.table.schema, self.table.table)
+        schema, table = (sql.Literal(name).as_string(None) for name in names)
+        return (
+            "INSERT INTO pgtide.conflicts"
+            ' (pipeline, lsn, seq, "schema", "table", kind, resolution, key)'
+            f" SELECT {pipeline}, '0/0'::pg_lsn + event.lsn, event.seq, {schema}, {table},"
+            f" '{kind}', '{on_conflict}', {self._key_object}"
+            f" FROM {self.stage.name} s WHERE {_HERE} LIMIT 1;"
+        )
+
+    def _stop(self, kind: str) -> str:
+        return (
+            f"RAISE EXCEPTION USING ERRCODE = '{CONFLICT_STATE}', MESSAGE = 'conflict', DETAIL ="
+            " (SELECT json_build_object('lsn', event.lsn, 'seq', event.seq, 'stage', event.stage,"
+            f" 'kind', '{kind}', 'key', {self._key_object})::text"
+            f" FROM {self.stage.name} s WHERE {_HERE} LIMIT 1);"
+        )
+
+    @cached_property
+    def _key_object(self) -> str:
+        pairs = [
+            f"{sql.Literal(column.name).as_string(None)}, s.v{index}::text"
+            for index, column in self._keys
+        ]
+        return f"jsonb_build_object({', '.join(pairs)})"
+
+
+def _name(name: str) -> str:
+    return sql.Identifier(name).as_string(None)

@@ -1,0 +1,189 @@
+"""What a batch does to rows, as lines for COPY: one per key, or per equal rows without a key.
+
+Values stay Postgres texts, keys are compared as texts: what the target does with a value is the
+target's business. Of each row a line says
+
+* ``segment``: between which two commands of the batch it belongs
+* ``kind``: u the row is to be as said, d it is to be gone, p it is to be changed if it is there
+* ``known``: a it was not there before, p it was, r nobody knows (rows that were read)
+* ``copies``: of rows without a key, how many more or fewer there are to be
+* ``unsent``: values that the target has, in the row itself or in the one with the key ``o…``
+
+Python sees lines only, in whole buffers; they are made by expressions of Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from pgtide.pipeline.batch import at_or_after
+from pgtide.position import Position
+from pgtide.rules import TableRules
+from pgtide.shape import Shape
+from pgtide.sinks.postgres import keyed_state, ruled_rows
+from pgtide.sinks.postgres.keyed_state import STATE, TextLayout
+from pgtide.sinks.postgres.stages import Stage
+from pgtide.spark.compaction import Traits, from_old_row
+from pgtide.spark.layout import ROW_OPS, Layout
+from pgtide.spark.sql_text import Sql, case, literal, pattern
+
+_TAB, _END = "char(9)", "char(10)"
+_NULL = literal(r"\N")
+_SPECIAL = pattern(r"[\\\t\n\r]")  # what COPY would not take as it is
+_ESCAPES = (("char(92)", r"\\"), (_TAB, r"\t"), (_END, r"\n"), ("char(13)", r"\r"))
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """The rows of one table in a batch."""
+
+    layout: Layout
+    shapes: tuple[Shape, ...]
+    traits: Traits
+    once: bool  # no row comes twice: all are inserts, or reads of one snapshot
+    rules: TableRules
+
+    @property
+    def ruled(self) -> bool:
+        """Whether rules change or select rows; another name for the table changes none."""
+        renames = self.rules.route is not None and bool(self.rules.route.rename)
+        return bool(self.rules.rules) or self.rules.selects or renames
+
+    @property
+    def together(self) -> bool:
+        """Whether rows may be compacted together with those of other tables."""
+        return bool(self.layout.key_names) and not self.traits.unsent and not self.ruled
+
+    @property
+    def as_they_are(self) -> bool:
+        """Whether every event is a row to write."""
+        return self.once and not self.ruled
+
+
+@dataclass(frozen=True)
+class StagedRows:
+    """The rows of a batch by stage."""
+
+    pipeline: str
+    tables: Sequence[TableRows]
+    cuts: Sequence[Position]  # where segments begin, but for the first
+    every: bool = False  # every event in its place, instead of one row per key
+
+    @cached_property
+    def stages(self) -> dict[int, tuple[Stage, TableRows]]:
+        """By number, where rows go."""
+        found = {}
+        for table in self.tables:
+            if table.ruled:
+                stages = [ruled_rows.stage_of(self.pipeline, table.layout, table.rules)]
+            else:
+                whole = not self.every and (table.as_they_are or table.together)
+                shapes = table.shapes if whole else (table.layout.shape,)
+                keys = table.layout.key_names
+                moves = self.every or (bool(table.traits.unsent) and table.traits.old_rows)
+                stages = [Stage.of(self.pipeline, one, keys, moves=moves) for one in shapes]
+            found.update({stage.number: (stage, table) for stage in stages})
+        return found
+
+    def lines(self, frame: DataFrame) -> DataFrame:
+        """``stage`` and ``line`` of everything that is to be staged."""
+        ops = ", ".join(f"'{op}'" for op in ROW_OPS)
+        events = _of(frame.filter(f"op IN ({ops})"), self.tables)
+        events = events.withColumn("segment", self._segment())
+        if self.every:
+            each = [self._alone(_of(events, [table]), table) for table in self.tables]
+            return _as_lines(reduce(DataFrame.unionAll, each))
+        once = [table for table in self.tables if table.as_they_are]
+        together = [table for table in self.tables if table.together and not table.once]
+        parts = [keyed_state.each(_of(events, once))] if once else []
+        if together:
+            keys = [(table.shapes, table.layout.key_names) for table in together]
+            moves = any(table.traits.old_rows for table in together)
+            parts.append(keyed_state.compacted(_of(events, together), keys, moves=moves))
+        alone = [t for t in self.tables if not (t.as_they_are or t.together)]
+        parts += [self._alone(_of(events, [table]), table) for table in alone]
+        return _as_lines(reduce(DataFrame.unionAll, parts))
+
+    def _alone(self, events: DataFrame, table: TableRows) -> DataFrame:
+        """One table by itself: without a key, with values that were not sent, or with rules."""
+        layout = TextLayout.like(table.layout)
+        aligned = layout.align(events, table.shapes)
+        admitted = table.rules.admits(F.col("op"))
+        if admitted is not None:
+            aligned = aligned.filter(admitted)
+        if self.every:
+            if table.traits.unsent and layout.shape.replica_identity == "f":
+                aligned = from_old_row(aligned, layout, table.traits.unsent)
+            state = keyed_state.every(aligned, layout)
+        elif layout.key_names:
+            state = keyed_state.filled(aligned, layout, table.traits, len(self.cuts) + 1)
+        else:
+            state = _counted(aligned, layout, table.traits)
+        if table.ruled:
+            state = ruled_rows.apply(state, table.layout, table.rules, table.traits)
+        return state.withColumn("stage", F.lit(table.layout.shape.id)).select(*STATE)
+
+    def _segment(self) -> Column:
+        number = F.lit(0)
+        for at, cut in enumerate(self.cuts, start=1):
+            number = F.when(at_or_after(cut), F.lit(at)).otherwise(number)
+        return number
+
+
+def _of(events: DataFrame, tables: Sequence[TableRows]) -> DataFrame:
+    return events.filter(F.col("shape").isin(0, *[s.id for t in tables for s in t.shapes]))
+
+
+def _counted(events: DataFrame, layout: Layout, traits: Traits) -> DataFrame:
+    """Rows without a key: how many more there are of each, or fewer."""
+    if traits.unsent:
+        events = from_old_row(events, layout, traits.unsent)
+    sides = "array(struct(after AS row, 1 AS copies), struct(before AS row, -1 AS copies))"
+    rows = events.selectExpr("segment", "lsn", "seq", f"explode({sides}) AS e")
+    rows = rows.select("segment", "lsn", "seq", "e.*").filter("row IS NOT NULL")
+    grouped = rows.groupBy("segment", "row").agg(
+        F.sum("copies").cast("int").alias("copies"), F.max(F.struct("lsn", "seq")).alias("at")
+    )
+    return grouped.filter("copies <> 0").selectExpr(
+        "segment",
+        "CASE WHEN copies < 0 THEN 'delete' ELSE 'insert' END AS op",
+        "row AS values",
+        "at.lsn AS lsn",
+        "at.seq AS seq",
+        "CASE WHEN copies < 0 THEN 'p' ELSE 'a' END AS known",
+        "copies",
+        "CAST(NULL AS array<int>) AS unsent",
+        "CAST(NULL AS array<string>) AS origin",
+    )
+
+
+def _as_lines(state: DataFrame) -> DataFrame:
+    """The form that COPY reads, with the end of the line; a stage without origins has none."""
+    fields = [
+        "CAST(segment AS string)",
+        "CAST(lsn AS string)",
+        "CAST(seq AS string)",
+        "CASE op WHEN 'delete' THEN 'd' WHEN 'patch' THEN 'p' ELSE 'u' END",
+        "known",
+        f"coalesce(CAST(copies AS string), {_NULL})",
+        case("unsent IS NULL", _NULL, "concat('{', array_join(unsent, ','), '}')"),
+        _joined("values"),
+        case("origin IS NOT NULL", _joined("origin")),
+    ]
+    line = f"concat(concat_ws({_TAB}, {', '.join(fields)}), {_END})"
+    return state.selectExpr("CAST(stage AS bigint) AS stage", f"{line} AS line")
+
+
+def _joined(array: str) -> Sql:
+    """The values in one line; only where some need it they are escaped, one by one."""
+    escaped = "x"
+    for character, escape in _ESCAPES:
+        escaped = f"replace({escaped}, {character}, {literal(escape)})"
+    slow = f"array_join(transform({array}, x -> {escaped}), {_TAB}, {_NULL})"
+    special = f"array_join({array}, '', '') RLIKE {_SPECIAL}"
+    return case(special, slow, f"array_join({array}, {_TAB}, {_NULL})")

@@ -1,0 +1,184 @@
+"""The statements that take rows from a stage into their table. No connection, no clock.
+
+Every statement reads the rows of one segment and of the loads that count; parameters are the
+segment and the loads, in this order, wherever ``%(segment)s`` and ``%(loads)s`` stand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from psycopg import sql
+
+from pgtide.errors import TargetError
+from pgtide.sinks.postgres.stages import Stage
+from pgtide.sinks.postgres.target_tables import TargetColumn, TargetTable
+
+STAGED = "s.segment = %(segment)s AND s.load = ANY (%(loads)s)"
+
+
+@dataclass(frozen=True)
+class Statements:
+    """The statements for one stage and its table."""
+
+    stage: Stage
+    table: TargetTable
+    unsent: bool  # whether some values were not sent
+
+    @cached_property
+    def columns(self) -> list[tuple[int, TargetColumn]]:
+        """Values of the stage, each with the column that takes it; not what is generated."""
+        found = []
+        for index, column in enumerate(self.stage.columns):
+            known = self.table.columns.get(column.name)
+            if known is None:
+                name = f"{self.table.schema}.{self.table.table}"
+                raise TargetError(
+                    f"the target's table {name} has no column {column.name}",
+                    hint=f"Add the column there, or exclude it by a rule for {name}.",
+                )
+            if not known.generated:
+                found.append((index, known))
+        return found
+
+    # -- what happens ---------------------------------------------------------------------
+
+    def fill_from_origin(self) -> str:
+        """Take values that were not sent from the row that had the old key."""
+        values = ", ".join(
+            f"v{index} = CASE WHEN {index} = ANY (s.unsent)"
+            f" THEN {self._as_staged(index, column)} ELSE s.v{index} END"
+            for index, column in self.columns
+        )
+        return (
+            f"UPDATE {self.stage.name} s SET {values}, unsent = NULL FROM {self.table.rows} t"
+            f" WHERE {STAGED} AND s.unsent IS NOT NULL AND s.o{self.stage.keys[0]} IS NOT NULL"
+            f" AND {self._same_key('o')}"
+        )
+
+    def update(self, known: str) -> str:
+        """Rows that are there."""
+        names = [(i, c) for i, c in self.columns if i not in self.stage.keys and not c.always]
+        values = ", ".join(f"{_name(c.name)} = {self._new(i, c)}" for i, c in names)
+        key = self._keys[0][1]
+        values = values or f"{_name(key.name)} = t.{_name(key.name)}"
+        return (
+            f"UPDATE {self.table.rows} t SET {values} FROM {self.stage.name} s"
+            f" WHERE {STAGED} AND s.kind IN ('u', 'p') AND {_known(known)} AND {self._same_key()}"
+        )
+
+    def insert(self, known: str, *, absent: bool = False) -> str:
+        """Rows that are not there; ``absent``: look first, and leave out what is not whole."""
+        names = ", ".join(_name(column.name) for _, column in self.columns)
+        values = ", ".join(self._value(index, column) for index, column in self.columns)
+        query = (
+            f"INSERT INTO {self.table.name} ({names}) OVERRIDING SYSTEM VALUE"
+            f" SELECT {values} FROM {self.stage.name} s WHERE {STAGED}"
+            f" AND s.kind = 'u' AND {_known(known)}"
+        )
+        return f"{query} AND s.unsent IS NULL AND {self._absent()}" if absent else query
+
+    def not_whole(self, known: str) -> str:
+        """How many rows are not there, and cannot be made because values were not sent."""
+        return (
+            f"SELECT count(*) FROM {self.stage.name} s WHERE {STAGED} AND s.kind = 'u'"
+            f" AND {_known(known)} AND s.unsent IS NOT NULL AND {self._absent()}"
+        )
+
+    def delete(self, known: str) -> str:
+        """Rows that are to be gone."""
+        return (
+            f"DELETE FROM {self.table.rows} t USING {self.stage.name} s"
+            f" WHERE {STAGED} AND s.kind = 'd' AND {_known(known)} AND {self._same_key()}"
+        )
+
+    # -- rows without a key ---------------------------------------------------------------
+
+    def insert_copies(self) -> str:
+        names = ", ".join(_name(column.name) for _, column in self.columns)
+        values = ", ".join(self._value(index, column) for index, column in self.columns)
+        return (
+            f"INSERT INTO {self.table.name} ({names}) OVERRIDING SYSTEM VALUE SELECT {values}"
+            f" FROM {self.stage.name} s, generate_series(1, coalesce(s.copies, 1))"
+            f" WHERE {STAGED} AND s.kind = 'u'"
+        )
+
+    def delete_copies(self) -> str:
+        """So many of the rows that are equal in all columns."""
+        here = self._printed([f"t.{_name(column.name)}" for _, column in self.columns])
+        there = self._printed([f"({self._value(i, column)})" for i, column in self.columns])
+        found = (
+            f"SELECT t.tableoid AS at_table, t.ctid AS at_row, s.copies,"
+            f" row_number() OVER (PARTITION BY s.ctid) AS number"
+            f" FROM {self.table.rows} t JOIN {self.stage.name} s ON {here} = {there}"
+            f" WHERE {STAGED} AND s.kind = 'd'"
+        )
+        return (
+            f"DELETE FROM {self.table.rows} t USING ({found}) f"
+            " WHERE t.tableoid = f.at_table AND t.ctid = f.at_row AND f.number <= -f.copies"
+        )
+
+    # -- pieces ---------------------------------------------------------------------------
+
+    @cached_property
+    def _keys(self) -> list[tuple[int, TargetColumn]]:
+        return [(index, column) for index, column in self.columns if index in self.stage.keys]
+
+    def _absent(self) -> str:
+        return f"NOT EXISTS (SELECT FROM {self.table.rows} t WHERE {self._same_key()})"
+
+    def _same_key(self, side: str = "v") -> str:
+        return " AND ".join(
+            f"t.{_name(column.name)} = {self._value(index, column, side)}"
+            for index, column in self._keys
+        )
+
+    def _value(self, index: int, column: TargetColumn, side: str = "v") -> str:
+        """A staged value as the column's type."""
+        value = f"s.{side}{index}"
+        same = self.stage.typed[index] and self.stage.columns[index].type_name == column.type
+        return value if same else f"{value}::{column.type}"
+
+    def _new(self, index: int, column: TargetColumn) -> str:
+        value = self._value(index, column)
+        if not self.unsent:
+            return value
+        kept = f"t.{_name(column.name)}"
+        return f"CASE WHEN {index} = ANY (s.unsent) THEN {kept} ELSE {value} END"
+
+    def _as_staged(self, index: int, column: TargetColumn) -> str:
+        kept = f"t.{_name(column.name)}"
+        if self.stage.typed[index]:
+            return f"{kept}::{self.stage.columns[index].type_name}"
+        return f"{kept}::text"
+
+    @staticmethod
+    def _printed(values: list[str]) -> str:
+        return f"ROW({', '.join(f'{value}::text' for value in values)})::text"
+
+
+def counting(stage: Stage) -> str:
+    """How many rows a stage has of what kind: the fields of ``Counts``."""
+    moves = f"s.o{stage.keys[0]} IS NOT NULL" if stage.moves and stage.keys else "false"
+    kinds = (
+        "s.kind = 'u' AND s.known = 'a'",
+        "s.kind IN ('u', 'p') AND s.known = 'p'",
+        "s.kind IN ('u', 'p') AND s.known = 'r'",
+        "s.kind = 'd' AND s.known = 'p'",
+        "s.kind = 'd' AND s.known = 'r'",
+        f"s.unsent IS NOT NULL AND {moves}",
+        f"s.unsent IS NOT NULL AND s.known = 'a' AND NOT ({moves})",
+    )
+    counts = [f"count(*) FILTER (WHERE {kind})" for kind in kinds]
+    counts.append("coalesce(-sum(s.copies) FILTER (WHERE s.kind = 'd'), 0)")
+    return f"SELECT {', '.join(counts)} FROM {stage.name} s WHERE {STAGED}"
+
+
+def _known(known: str) -> str:
+    """What is known about the rows that are meant: one or more letters."""
+    return f"s.known IN ({', '.join(repr(letter) for letter in known)})"
+
+
+def _name(name: str) -> str:
+    return sql.Identifier(name).as_string(None).replace("%", "%%")

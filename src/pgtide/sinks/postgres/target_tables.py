@@ -1,0 +1,134 @@
+"""Tables of the target as its own catalog has them, in whatever transaction asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from pgtide.errors import TargetError
+from pgtide.postgres.connection import SqlConnection
+from pgtide.spark.layout import TableName
+
+_TABLES = """
+SELECT n.nspname, c.relname, c.oid, c.relkind::text,
+       (SELECT json_agg(json_build_object(
+                   'name', a.attname, 'type', format_type(a.atttypid, a.atttypmod),
+                   'generated', a.attgenerated <> '', 'always', a.attidentity = 'a')
+               ORDER BY a.attnum)
+        FROM pg_catalog.pg_attribute a
+        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)
+FROM pg_catalog.pg_class c
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+JOIN ROWS FROM (unnest(%s::text[]), unnest(%s::text[])) AS wanted(nspname, relname)
+  ON (wanted.nspname, wanted.relname) = (n.nspname::text, c.relname::text)
+WHERE c.relkind IN ('r', 'p')
+"""
+_REFERENCES = """
+SELECT DISTINCT conrelid, confrelid FROM pg_catalog.pg_constraint
+WHERE contype = 'f' AND conparentid = 0 AND conrelid = ANY (%s::oid[])
+  AND confrelid = ANY (%s::oid[]) AND conrelid <> confrelid
+"""
+_TRIGGERS = """
+SELECT format('ALTER TABLE %%s DISABLE TRIGGER %%I', t.tgrelid::regclass, t.tgname)
+FROM pg_catalog.pg_trigger t
+LEFT JOIN pg_catalog.pg_partition_tree(%s::oid) p ON true
+WHERE t.tgrelid IN (p.relid, %s::oid) AND NOT t.tgisinternal AND t.tgenabled = 'O'
+  AND t.tgparentid = 0
+"""
+
+
+@dataclass(frozen=True)
+class TargetColumn:
+    """One column."""
+
+    name: str
+    type: str  # as format_type() prints it
+    generated: bool
+    always: bool  # GENERATED ALWAYS AS IDENTITY
+
+
+@dataclass(frozen=True)
+class TargetTable:
+    """One table."""
+
+    schema: str
+    table: str
+    oid: int
+    partitioned: bool
+    columns: Mapping[str, TargetColumn]
+
+    @property
+    def name(self) -> str:
+        """Its name, quoted."""
+        return quoted_name((self.schema, self.table))
+
+    @property
+    def rows(self) -> str:
+        """How UPDATE and DELETE name it: tables that inherit from it have rows of their own."""
+        return self.name if self.partitioned else f"ONLY {self.name}"
+
+
+def read_tables(
+    connection: SqlConnection, names: Iterable[TableName]
+) -> dict[TableName, TargetTable]:
+    """The tables that exist, by name."""
+    wanted = sorted(set(names))
+    arrays = [[name[part] for name in wanted] for part in (0, 1)]
+    found = {}
+    for schema, table, oid, kind, columns in connection.execute(_TABLES, arrays):
+        known = {c["name"]: TargetColumn(**c) for c in columns or ()}
+        found[schema, table] = TargetTable(schema, table, oid, kind == "p", known)
+    return found
+
+
+def missing_table(name: TableName, pipeline: str) -> TargetError:
+    """The error for a table that has rows to get and does not exist."""
+    return TargetError(
+        f"the target has no table {'.'.join(name)}",
+        detail="Nothing in the log has created it.",
+        hint=f"Create the target's schema: pgtide snapshot --schema --pipeline {pipeline}; "
+        "or make the table there, or leave it out of the pipeline's tables.",
+    )
+
+
+def parents_first(connection: SqlConnection, tables: Sequence[TargetTable]) -> list[TargetTable]:
+    """The tables in an order in which those that others refer to come before these.
+
+    Tables that refer to each other come in any order.
+    """
+    oids = [table.oid for table in tables]
+    parents: dict[int, set[int]] = {oid: set() for oid in oids}
+    if len(tables) > 1:
+        for child, parent in connection.execute(_REFERENCES, [oids, oids]):
+            parents[child].add(parent)
+    ordered: list[int] = []
+
+    def visit(oid: int, above: frozenset[int]) -> None:
+        if oid in ordered or oid in above:
+            return
+        for parent in sorted(parents[oid]):
+            visit(parent, above | {oid})
+        ordered.append(oid)
+
+    for oid in sorted(oids):
+        visit(oid, frozenset())
+    by_oid = {table.oid: table for table in tables}
+    return [by_oid[oid] for oid in ordered]
+
+
+def disable_triggers(connection: SqlConnection, table: TargetTable) -> int:
+    """Switch off the users' triggers of a table: what they did at the source is in the log too.
+
+    Those that are to fire always, or for replicas, are left alone.
+    """
+    found = connection.execute(_TRIGGERS, [table.oid, table.oid]).fetchall()
+    for (statement,) in found:
+        connection.execute(statement.encode())
+    return len(found)
+
+
+def quoted_name(name: TableName) -> str:
+    """Schema and table as SQL has them."""
+    return sql.Identifier(*name).as_string(None)

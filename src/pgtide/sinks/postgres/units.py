@@ -1,0 +1,154 @@
+"""Units: what one transaction of the target does, in order.
+
+A batch is one unit, unless something has to be committed by itself: the end of a snapshot, and
+commands whose effect can be used only behind their transaction. Between the commands of a unit
+lie segments of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import TypeAlias
+
+from pgtide.pipeline.batch import Batch
+from pgtide.pipeline.census import Mark
+from pgtide.pipeline.steps import Rows, Swept, TableWork
+from pgtide.position import Position
+from pgtide.shape import Shape
+from pgtide.sinks.postgres.staged_rows import TableRows
+from pgtide.spark.layout import Layout, TableName
+
+
+@dataclass(frozen=True)
+class RowsOf:
+    """Apply the rows of a segment."""
+
+    segment: int
+
+
+@dataclass(frozen=True)
+class Truncate:
+    """Empty tables, all at once as at the source."""
+
+    at: Position
+    tables: tuple[TableName, ...]
+    restart_identity: bool
+
+
+@dataclass(frozen=True)
+class Command:
+    """Replay a DDL."""
+
+    mark: Mark
+
+
+@dataclass(frozen=True)
+class SweepOf:
+    """Delete what a refresh has not seen."""
+
+    step: Swept
+
+
+Action: TypeAlias = RowsOf | Truncate | Command | SweepOf
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One transaction."""
+
+    batch: Batch
+    tables: tuple[TableRows, ...]
+    cuts: tuple[Position, ...]
+    actions: tuple[Action, ...]
+
+    @property
+    def high(self) -> Position:
+        high = self.batch.census.high
+        assert high is not None, "a batch without rows is no unit"
+        return high
+
+
+def units_of(batch: Batch) -> Iterable[Unit]:
+    """The transactions that a batch is applied in."""
+    yield unit_of(batch, {})
+
+
+def unit_of(batch: Batch, moved: Mapping[Position, Position]) -> Unit:
+    """Everything that a batch does; ``moved`` are commands that belong before where they stand."""
+    selected = frozenset(table for work in batch.work for table in work.tables)
+    rows = [step for work in batch.work for step in work.steps if isinstance(step, Rows)]
+    barriers: list[tuple[Position, Action]] = [
+        (step.at, SweepOf(step))
+        for work in batch.work
+        for step in work.steps
+        if isinstance(step, Swept)
+    ]
+    barriers += _truncates(batch, selected)
+    barriers += [
+        (moved.get(mark.at, mark.at), Command(mark))
+        for mark in batch.census.marks
+        if mark.op == "ddl"
+    ]
+    barriers.sort(key=lambda pair: pair[0])
+    cuts = sorted({at for at, _ in barriers} | _layout_changes(batch.work))
+    actions: list[Action] = [RowsOf(0)]
+    for number, cut in enumerate(cuts, start=1):
+        actions += [action for at, action in barriers if at == cut]
+        actions.append(RowsOf(number))
+    return Unit(batch, tuple(_tables(batch, rows)), tuple(cuts), tuple(actions))
+
+
+def _layout_changes(works: Iterable[TableWork]) -> set[Position]:
+    """Where rows of a table begin that have another layout, whether or not a command says so."""
+    found = set()
+    for work in works:
+        rows = [step for step in work.steps if isinstance(step, Rows)]
+        found |= {later.low for earlier, later in pairwise(rows) if earlier.layout != later.layout}
+    return found
+
+
+def _truncates(batch: Batch, selected: frozenset[TableName]) -> list[tuple[Position, Action]]:
+    """Truncated tables; those of one command follow one another."""
+    marks = [mark for mark in batch.census.marks if mark.op == "truncate"]
+    numbered = [(mark.at.lsn, mark.at.seq - n, mark) for n, mark in enumerate(marks)]
+    found: list[tuple[Position, Action]] = []
+    for _, group in groupby(numbered, key=lambda item: (item[0], item[1])):
+        together = [mark for _, _, mark in group]
+        tables = []
+        for mark in together:
+            assert mark.shape is not None
+            shape = batch.shapes[mark.shape]
+            if Layout.of(shape, batch.shapes).table in selected:
+                tables.append(_target(batch, shape))
+        if tables:
+            restart = any(mark.payload.get("restart_identity") for mark in together)
+            at = together[0].at
+            found.append((at, Truncate(at, tuple(dict.fromkeys(tables)), restart)))
+    return found
+
+
+def _target(batch: Batch, shape: Shape) -> TableName:
+    """What a truncated table is called in the target; partitions have names of their own."""
+    if shape.root_oid:
+        return shape.schema, shape.table
+    return batch.rules((shape.schema, shape.table)).target
+
+
+def _tables(batch: Batch, steps: Sequence[Rows]) -> Iterable[TableRows]:
+    """The rows of each table and layout."""
+    by_layout: dict[Layout, list[Rows]] = {}
+    for step in steps:
+        by_layout.setdefault(step.layout, []).append(step)
+    for layout, mine in by_layout.items():
+        shapes = {shape.id: shape for step in mine for shape in step.shapes}
+        traits = mine[0].traits
+        for step in mine[1:]:
+            traits = traits.joined(step.traits)
+        counts = [count for count in batch.census.counts if count.shape in shapes]
+        ops = {count.op for count in counts} & {"insert", "update", "delete", "read"}
+        one_snapshot = len({lsn for c in counts for lsn in (c.low.lsn, c.high.lsn)}) == 1
+        once = ops == {"insert"} or (ops == {"read"} and one_snapshot)
+        rules = batch.rules(layout.table)
+        yield TableRows(layout, tuple(shapes.values()), traits, once, rules)
