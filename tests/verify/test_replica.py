@@ -86,9 +86,7 @@ def test_keys_partitions_and_tables_without_a_key(replica: Replica) -> None:
         "DELETE FROM cased WHERE a = 'k7' AND b = '2024-01-08'",
         "UPDATE cased SET v = 'w' WHERE a = 'k9' AND b = '2024-01-10'",
         "UPDATE parts SET v = 'P' WHERE id IN (5, 45)",
-        "INSERT INTO bag SELECT * FROM bag WHERE a = 3".replace("*", "a, b").replace(
-            "bag S", "bag (a, b) S"
-        ),
+        "INSERT INTO bag (a, b) SELECT a, b FROM bag WHERE a = 3",
         "DELETE FROM bag WHERE a = 2",
         "ALTER TABLE computed ALTER n DROP EXPRESSION",
         "ALTER TABLE computed DROP COLUMN n, ADD COLUMN n int GENERATED ALWAYS AS (id) STORED",

@@ -40,17 +40,17 @@ class Replica:
     def position(self) -> Position | None:
         """The last position that is in the target."""
         try:
-            with of_target(self.name), connect(self._url, application_name=NAME) as connection:
+            with of_target(), connect(self._url, application_name=NAME) as connection:
                 return target_position(connection, self.name)
         except psycopg.Error as exc:
-            with of_target(self.name):
+            with of_target():
                 raise translate(exc) from exc
 
     @contextmanager
     def pinned(self, roots: Sequence[Shape]) -> Iterator[PinnedReplica]:
         names = [self.target_of(root) for root in roots]
         held = TargetMoment(self._url, self.name, names, self.sessions)
-        with of_target(self.name):
+        with of_target():
             held.__enter__()
         try:
             yield PinnedReplica(self, held)
@@ -118,5 +118,4 @@ class PinnedReplicaTable:
         return bounded(self.plan, sorted(found))
 
     def without(self, in_flight: InFlight) -> ReplicaTable:
-        sessions = self.target.sessions
-        return ReplicaTable(self.plan.target, sessions, self.replica.name, in_flight)
+        return ReplicaTable(self.plan.target, self.target.sessions, in_flight)

@@ -10,13 +10,11 @@ from dataclasses import dataclass, field, replace
 
 from pgtide.errors import (
     ConfigError,
-    PgtideError,
     SourceError,
     SourceExhausted,
     SourceUnavailable,
     TargetError,
     TargetUnavailable,
-    TransientError,
 )
 from pgtide.postgres.connection import SqlConnection
 from pgtide.verify.postgres_side import InFlight, PostgresTable, Row, Side, Sums, merged
@@ -29,7 +27,6 @@ class ReplicaTable:
 
     side: Side | None  # None: there is no such table, which is an empty one
     sessions: Sequence[SqlConnection]  # on the same snapshot
-    pipeline: str
     in_flight: InFlight = ()
     _stopped: threading.Event = field(default_factory=threading.Event)
 
@@ -60,7 +57,7 @@ class ReplicaTable:
                     merged(sums, found)
 
         with (
-            of_target(self.pipeline),
+            of_target(),
             ThreadPoolExecutor(len(self.sessions), "pgtide-verify-target") as pool,
         ):
             for done in [pool.submit(work, session) for session in self.sessions]:
@@ -71,14 +68,14 @@ class ReplicaTable:
         """The rows of some ranges."""
         if self.side is None:
             return []
-        with of_target(self.pipeline):
+        with of_target():
             return list(self._table.rows(self.sessions[0], self._own(ranges), numbers))
 
     def column_hashes(self, keys: Mapping[int, tuple[str | None, ...]]) -> dict[int, list[int]]:
         """By hash of the key, a hash of each column."""
         if self.side is None:
             return {}
-        with of_target(self.pipeline):
+        with of_target():
             return self._table.column_hashes(self.sessions[0], list(keys.values()))
 
     def tagged(self, query: Callable[[], Sums]) -> Sums:
@@ -107,21 +104,21 @@ class ReplicaTable:
 
 
 @contextmanager
-def of_target(pipeline: str) -> Iterator[None]:
+def of_target() -> Iterator[None]:
     """Errors of a Postgres server as errors of the target, which they are."""
     try:
         yield
     except SourceExhausted:
         raise
     except SourceUnavailable as error:
-        hint = f"Start the server or correct the sink's url in pipeline {pipeline}."
-        raise _retold(TargetUnavailable, error, hint) from error
+        raise TargetUnavailable(
+            "the target cannot be reached",
+            detail=error.message,
+            hint="Start the server or correct the pipeline's sink.url.",
+        ) from error
     except (ConfigError, SourceError) as error:
-        hint = f"Look at the role and the sink's url in pipeline {pipeline}."
-        raise _retold(TargetError, error, hint) from error
-    except TransientError as error:
-        raise _retold(TargetUnavailable, error, error.hint) from error
-
-
-def _retold(kind: type[PgtideError], error: PgtideError, hint: str) -> PgtideError:
-    return kind(f"the target: {error.message}", detail=error.detail, hint=hint)
+        raise TargetError(
+            f"the target: {error.message}",
+            detail=error.detail,
+            hint="Look at the role's rights and the pipeline's sink.url.",
+        ) from error
