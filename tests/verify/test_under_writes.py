@@ -18,6 +18,7 @@ from pgtide.verify import moment
 from pgtide.verify.report import PipelineReport
 from tests.fixtures.capture import Captured
 from tests.fixtures.waiting import wait_until
+from tests.verify.following import following
 from tests.verify.lake import lake_config, verify
 from tests.verify.replica import Replica
 
@@ -165,11 +166,42 @@ def test_constant_writes(spark: SparkSession, captured: Captured) -> None:
     assert verify_for(spark, captured, 8.0)
 
 
+def follow_for(replica: Replica, seconds: float, **sink: str) -> int:
+    """How often another database that follows closely was verified."""
+    replica.run(TABLES.partition("INSERT")[0])
+    replica.captured.run("INSERT" + TABLES.partition("INSERT")[2])
+    settings = {"type": "postgres", "url": replica.database.url, **sink}
+    config = replica.config(sink=settings)
+    passes, flying = 0, 0
+    with following(replica) as follower, writing(replica.captured, 4) as writers:
+        wait_until(lambda: all(writer.transactions for writer in writers), "writers")
+        until = time.monotonic() + seconds
+        while time.monotonic() < until or not (passes and flying):
+            report = replica.verify(config, run_here=False)
+            check(report)
+            passes += 1
+            flying += sum(table.in_flight for table in report.tables)
+            for thread in (*writers, follower):
+                assert thread.error is None, thread.error
+    return passes
+
+
+@pytest.mark.parametrize("consistency", ["transaction", "table"])
+def test_constant_writes_that_are_followed(replica: Replica, consistency: str) -> None:
+    assert follow_for(replica, 5.0, consistency=consistency)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_constant_writes_that_are_followed_for_long(replica: Replica) -> None:
+    assert follow_for(replica, 300.0) > 20
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_constant_writes_into_another_database(spark: SparkSession, replica: Replica) -> None:
     config = replica.config(interval="100ms")
-    assert verify_for(spark, replica.captured, 20.0, config) > 1
+    assert verify_for(spark, replica.captured, 30.0, config)
 
 
 @pytest.mark.slow
