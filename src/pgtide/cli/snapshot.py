@@ -12,6 +12,7 @@ import typer
 from pgtide.cli.invocation import Invocation
 from pgtide.cli.marks import print_line
 from pgtide.cli.stopping import stop_on_signals
+from pgtide.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pgtide.config import Config
     from pgtide.snapshot.initial import InitialSnapshot
     from pgtide.snapshot.request import Request
+    from pgtide.snapshot.target_schemas import TargetSchemas
 
 ATTACHED = "PGTIDE_ATTACHED"
 """In the environment of a snapshot that ends when its stdin does, with whoever started it."""
@@ -38,6 +40,14 @@ def command(
             "--where", metavar="TABLE=SQL", help="Only rows that satisfy this; repeatable."
         ),
     ] = None,
+    schema: Annotated[
+        bool,
+        typer.Option("--schema", help="First make the source's schema at empty Postgres targets."),
+    ] = False,
+    pipeline: Annotated[
+        str | None,
+        typer.Option("--pipeline", "-p", metavar="NAME", help="With --schema: only this target."),
+    ] = None,
 ) -> int:
     """Copy the rows that are there already into the log.
 
@@ -45,12 +55,17 @@ def command(
     part of the log. Capture and run do this by themselves when they start on an empty log and
     source.snapshot is initial. On a log that has changes already, targets lose what is not
     there any more; tables of --where lose nothing. Nobody may capture meanwhile. Until it is
-    complete nothing has changed, and it can be run again. JSON: {"point", "seconds", "rows",
-    "tables": {NAME: rows}, "left_out": [text]}.
+    complete nothing has changed, and it can be run again. With --schema, pg_dump reads the
+    schema at the same point and the targets of Postgres pipelines are made with it: types,
+    functions, tables and views at once; indexes, constraints and triggers when the rows are
+    there. Owners and privileges are not copied. JSON: {"point", "seconds", "rows",
+    "tables": {NAME: rows}, "left_out": [text], "schemas": {PIPELINE: {"tables", "after_rows":
+    statements that wait for the rows}}}.
 
     \b
     Examples:
       pgtide snapshot
+      pgtide snapshot --schema --pipeline replica
       pgtide snapshot --tables 'shop.*' --where "shop.orders=created > now() - interval '1 year'"
     """
     from pgtide.snapshot.request import Request, check_request, parse_conditions
@@ -58,23 +73,57 @@ def command(
     invocation = ctx.ensure_object(Invocation)
     config = invocation.config
     request = Request(tuple(tables or ()), parse_conditions(where or ()))
+    schemas = _schemas(config, request, pipeline) if schema else None
+    if pipeline is not None and schemas is None:
+        raise ConfigError("--pipeline says whose schema is made", hint="Add --schema.")
     stop = threading.Event()
     stop_on_signals(stop.set)
     if os.environ.get(ATTACHED):
         threading.Thread(target=_until_left_alone, args=(stop,), daemon=True).start()
-    check_request(config, request)
+    selection = check_request(config, request)
+    if schemas is not None:
+        schemas.check(selection)
     spark = copying_session(config)
     try:
-        taken = take(config, spark, request, stop, quiet=invocation.json)
+        taken = take(config, spark, request, stop, quiet=invocation.json, schemas=schemas)
     finally:
         spark.stop()
     if taken.progress.stage != "done":
         raise typer.Abort
     if invocation.json:
-        print(json.dumps(document(taken)))
+        print(json.dumps({**document(taken), "schemas": _made(schemas)}))
     else:
         conclude(taken)
+        for name, made in _made(schemas).items():
+            print_line(
+                "ok",
+                f"made the schema of {made['tables']} tables for pipeline {name};"
+                f" {made['after_rows']} statements wait for the rows: pgtide run",
+            )
     return 0
+
+
+def _schemas(config: Config, request: Request, pipeline: str | None) -> TargetSchemas:
+    from pgtide.cli.run import known_pipeline
+    from pgtide.sinks.postgres.reaching import postgres_pipelines
+    from pgtide.snapshot.target_schemas import TargetSchemas
+
+    if pipeline is not None:
+        known_pipeline(config, pipeline)
+    if not request.whole:
+        raise ConfigError(
+            "--schema goes with a snapshot of everything",
+            detail="A target begins at the snapshot: what it leaves out would never get there.",
+            hint="Leave out --tables and --where; a pipeline's tables say what its target has.",
+        )
+    return TargetSchemas(config, postgres_pipelines(config, pipeline))
+
+
+def _made(schemas: TargetSchemas | None) -> dict[str, dict[str, int]]:
+    return {
+        name: {"tables": schema.tables, "after_rows": len(schema.after)}
+        for name, schema in (schemas.schemas if schemas else {}).items()
+    }
 
 
 def copying_session(config: Config) -> SparkSession:
@@ -99,6 +148,7 @@ def take(
     stop: threading.Event,
     *,
     quiet: bool,
+    schemas: TargetSchemas | None = None,
 ) -> InitialSnapshot:
     """Take a snapshot and show how far it is."""
     from pgtide.cli.snapshot_progress import SnapshotReporter
@@ -107,7 +157,10 @@ def take(
 
     with SnapshotReporter(quiet=quiet) as reporter:
         return take_patiently(
-            lambda: InitialSnapshot(config, spark, request, stop=stop, on_progress=reporter), stop
+            lambda: InitialSnapshot(
+                config, spark, request, stop=stop, on_progress=reporter, schemas=schemas
+            ),
+            stop,
         )
 
 

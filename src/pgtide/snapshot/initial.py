@@ -16,6 +16,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,8 @@ from pgtide.snapshot.task import Copier, Outcome
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from pgtide.snapshot.target_schemas import TargetSchemas
+
 logger = logging.getLogger(__name__)
 
 BUSY_PATIENCE_S = 3.0  # a capture that was killed leaves its lock for a moment
@@ -64,12 +67,15 @@ class InitialSnapshot:
         *,
         stop: threading.Event | None = None,
         on_progress: OnProgress | None = None,
+        schemas: TargetSchemas | None = None,
     ) -> None:
+        """``schemas``: of targets that are to be made as the source is at the snapshot."""
         self._config = config
         self._spark = spark
         self._request = request or Request()
         self._stop = stop or threading.Event()
         self._on_progress = on_progress
+        self._schemas = schemas
         self.progress = SnapshotProgress()
 
     def take(self) -> bool:
@@ -99,6 +105,7 @@ class InitialSnapshot:
                 return False
             self.progress.point = held.point
             self.progress.left_out = held.selection.left_out
+            self._read_schemas(keeper.conn, held)
             if not fresh:
                 self._catch_up(session, held.point)
                 if self._stop.is_set():
@@ -115,7 +122,9 @@ class InitialSnapshot:
             fault("snapshot_copied")
             self._say("committing")
             keeper.check()
-            self._commit(session, held, ending.behind(len(chunks)), parts)
+            with self._schemas.making(held.point) if self._schemas else nullcontext():
+                self._commit(session, held, ending.behind(len(chunks)), parts)
+                fault("snapshot_schema")
         fault("snapshot_committed")
         self._advance(held.point)
         self._say("done")
@@ -133,6 +142,12 @@ class InitialSnapshot:
                 if time.monotonic() > deadline:
                     raise capturing() from exc
                 self._stop.wait(0.2)
+
+    def _read_schemas(self, conn: SqlConnection, held: Held) -> None:
+        if self._schemas is not None:
+            self._say("reading the schema")
+            self._schemas.read(conn, held)
+            self.progress.left_out += tuple(self._schemas.notes)
 
     def _catch_up(self, session: CaptureSession, point: Lsn) -> None:
         """Bring the log to C, so that what is read there comes behind all that it has."""

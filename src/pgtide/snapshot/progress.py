@@ -10,7 +10,15 @@ from typing import Literal
 from pgtide.position import Lsn
 from pgtide.snapshot.chunks import Chunk
 
-Stage = Literal["waiting", "locking", "catching up", "copying", "committing", "done"]
+Stage = Literal[
+    "waiting",
+    "locking",
+    "reading the schema",
+    "catching up",
+    "copying",
+    "committing",
+    "done",
+]
 
 
 @dataclass(slots=True)

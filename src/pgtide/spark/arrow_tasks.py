@@ -25,7 +25,7 @@ def map_in_arrow(frame: DataFrame, function: ArrowFunction, schema: str) -> Data
     udf = UserDefinedFunction(
         partition,
         returnType=schema,
-        evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF,  # type: ignore[arg-type]
+        evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF,
     )
     column = udf(*[frame[name] for name in frame.columns])
     mapped = frame._jdf.mapInArrow(column._jc, False, None)

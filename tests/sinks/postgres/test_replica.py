@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.capture.test_refresh import refresh
 from tests.sinks.postgres.replicas import Replica
 
 
@@ -20,7 +21,8 @@ ALTER TABLE bag REPLICA IDENTITY FULL;
     replica.captured.run(
         """INSERT INTO parents SELECT n, 'name ' || n FROM generate_series(1, 50) n;
 INSERT INTO children (parent, doc) SELECT n, repeat('x', 3000) FROM generate_series(1, 50) n;
-INSERT INTO bag SELECT n % 3, E'tab\\tback\\\\slash\\nline', '{"a": 1}' FROM generate_series(1, 9) n;
+INSERT INTO bag SELECT n % 3, E'tab\\tback\\\\slash\\nline', '{"a": 1}'
+    FROM generate_series(1, 9) n;
 INSERT INTO bag VALUES (NULL, '', NULL);
 """
     )
@@ -60,3 +62,50 @@ INSERT INTO seats VALUES (4, 'cid');
     )
     replica.follow()
     replica.check_equal("seats")
+
+
+def test_commands_between_rows(replica: Replica) -> None:
+    """DDL in its place: rows before it have the old columns, those behind it the new ones."""
+    replica.captured.run(
+        """CREATE TYPE mood AS ENUM ('sad', 'ok');
+CREATE TABLE t (id int PRIMARY KEY, m mood);
+INSERT INTO t VALUES (1, 'ok'), (2, 'sad');
+ALTER TYPE mood ADD VALUE 'happy';
+INSERT INTO t VALUES (3, 'happy');
+ALTER TABLE t ADD COLUMN at timestamptz DEFAULT now();
+UPDATE t SET m = 'happy' WHERE id = 1;
+ALTER TABLE t RENAME COLUMN m TO feeling;
+DELETE FROM t WHERE id = 2;
+CREATE TABLE copied AS SELECT id, feeling::text FROM t;
+ALTER TABLE copied ADD PRIMARY KEY (id);
+ALTER TABLE t RENAME TO moods;
+INSERT INTO moods VALUES (4, 'sad', now());
+TRUNCATE copied;
+INSERT INTO copied VALUES (9, 'new');
+"""
+    )
+    replica.follow()
+    replica.check_equal("moods", "copied")
+    with replica.captured.database.connect(autocommit=False) as one:
+        one.execute("INSERT INTO moods VALUES (5, 'ok', now())")
+        one.execute("ALTER TABLE moods DROP COLUMN at")
+        one.execute("CREATE SCHEMA s")
+        one.execute("SET LOCAL search_path = s")
+        one.execute("CREATE TABLE inner_one (id int PRIMARY KEY, doc text)")
+        one.execute("INSERT INTO inner_one VALUES (1, repeat('long', 5000))")
+        one.commit()
+    replica.captured.run("UPDATE s.inner_one SET id = 2;\n")
+    replica.follow()
+    replica.check_equal("moods", "s.inner_one")
+
+
+def test_a_refresh_that_replaces(replica: Replica) -> None:
+    replica.captured.run("CREATE TABLE t (id int PRIMARY KEY, v text);\n")
+    replica.captured.run("INSERT INTO t SELECT n, 'v' FROM generate_series(1, 20) n;\n")
+    replica.follow()
+    replica.target.execute("INSERT INTO t VALUES (100, 'ghost')")
+    replica.target.execute("UPDATE t SET v = 'other' WHERE id = 3")
+    replica.target.execute("DELETE FROM t WHERE id = 4")
+    refresh(replica.captured, replace=True)
+    replica.follow()
+    replica.check_equal("t")

@@ -71,7 +71,6 @@ class Applier:
     batch: Batch
     rows: StagedRows
     loads: Sequence[int]
-    triggers: bool  # whether the users' triggers are to be switched off
     settings: PostgresSettings
     _quiet: set[int] = field(default_factory=set)
 
@@ -108,9 +107,13 @@ class Applier:
             found.append(Staged(Statements(stage, target, lacking), counts, lenient))
         return found
 
+    def look_again(self) -> None:
+        """After a command nothing is known of the tables."""
+        self._quiet.clear()
+
     def _quieten(self, table: TargetTable) -> None:
         """Keep what triggers did at the source from being done once more."""
-        if self.triggers and table.oid not in self._quiet:
+        if self.settings.replication_role == "origin" and table.oid not in self._quiet:
             disable_triggers(self.connection, table)
             self._quiet.add(table.oid)
 

@@ -34,6 +34,17 @@ CREATE TABLE IF NOT EXISTS pgtide.skipped (
     PRIMARY KEY (pipeline, lsn, seq)
 );
 
+-- Tables that were empty when rows of a snapshot began to be copied into them. Tasks of an epoch
+-- that is over copy nothing any more.
+CREATE TABLE IF NOT EXISTS pgtide.loads (
+    pipeline text NOT NULL,
+    lsn pg_lsn NOT NULL,
+    "schema" text NOT NULL,
+    "table" text NOT NULL,
+    epoch bigint NOT NULL,
+    PRIMARY KEY (pipeline, lsn, "schema", "table")
+);
+
 -- Rows of a snapshot that are there already, in stretches of positions without gaps. Written in
 -- the same transaction as the rows, by the task that copied them.
 CREATE TABLE IF NOT EXISTS pgtide.loaded (

@@ -10,6 +10,7 @@ from __future__ import annotations
 import pickle
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,28 +49,39 @@ class Copier:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         load, rows, failure = secrets.randbits(62), 0, b""
         try:
-            with _connected(self.url) as connection, connection.transaction():
+            with worker_session(self.url) as connection, connection.transaction():
                 connection.execute("SELECT set_config(%s, %s, true)", [LOAD, str(load)])
-                rows = _copy(connection, batches, self.commands)
+                rows = copy_lines(connection, batches, self.commands)
         except psycopg.Error as error:
             failure = pickle.dumps(target_error(error, "rows are staged"))
         except PgtideError as error:
             failure = pickle.dumps(error)
-        yield pa.record_batch([[load], [rows], [failure]], schema=_SCHEMA)
+        yield outcome(load, rows, failure)
 
 
 def stage_lines(lines: DataFrame, url: str, commands: Mapping[int, str]) -> tuple[list[int], int]:
     """Copy lines into their stages; the loads that count, and how many rows they have."""
-    done = map_in_arrow(lines, Copier(url, dict(commands)), RESULT).collect()
+    return finished(map_in_arrow(lines, Copier(url, dict(commands)), RESULT))
+
+
+def outcome(load: int, rows: int, failure: bytes) -> pa.RecordBatch:
+    """What a task tells the driver."""
+    return pa.record_batch([[load], [rows], [failure]], schema=_SCHEMA)
+
+
+def finished(tasks: DataFrame) -> tuple[list[int], int]:
+    """Run tasks to their end: their loads, and how many rows they have; the first failure."""
+    done = tasks.collect()
     for row in done:
         if row["error"]:
             raise pickle.loads(row["error"])
     return [row["load"] for row in done], sum(row["rows"] for row in done)
 
 
-def _copy(
+def copy_lines(
     connection: SqlConnection, batches: Iterable[pa.RecordBatch], commands: Mapping[int, str]
 ) -> int:
+    """Send each line where it belongs; how many that were."""
     waiting: dict[int, list[memoryview]] = {}
     sizes: dict[int, int] = {}
     rows = 0
@@ -89,7 +101,7 @@ def _copy(
     return rows
 
 
-def _bytes(lines: pa.Array[Any]) -> memoryview:
+def _bytes(lines: Any) -> memoryview:
     """All lines of an array that ``filter`` has made, one behind the other as they lie there."""
     text = lines.buffers()[2]
     assert text is not None, "a line is not empty"
@@ -102,22 +114,17 @@ def _send(connection: SqlConnection, command: str, texts: Iterable[memoryview]) 
             copy.write(text)
 
 
-class _connected:
+@contextmanager
+def worker_session(url: str) -> Iterator[SqlConnection]:
     """The worker's connection, opened anew when it has gone bad."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-
-    def __enter__(self) -> SqlConnection:
-        known = _connections.get(self._url)
-        if known is None or known.closed or known.broken or not _answers(known):
-            known = connect_target(self._url, "pgtide stage")
-            _connections[self._url] = known
-        return known
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None:
-            _connections.pop(self._url).close()
+    known = _connections.get(url)
+    if known is None or known.closed or known.broken or not _answers(known):
+        known = _connections[url] = connect_target(url, "pgtide stage")
+    try:
+        yield known
+    except BaseException:
+        _connections.pop(url).close()
+        raise
 
 
 def _answers(connection: SqlConnection) -> bool:

@@ -24,6 +24,7 @@ from pgtide.pipeline.reading import LogFrames
 from pgtide.position import Lsn, Position
 from pgtide.postgres.connection import SqlConnection
 from pgtide.sinks.postgres.bookkeeping import prepare, read_progress
+from pgtide.sinks.postgres.commands import Commands, read_left_out
 from pgtide.sinks.postgres.failures import target_error
 from pgtide.sinks.postgres.session import connect_target
 from pgtide.sinks.postgres.transaction import TargetTransaction
@@ -65,9 +66,13 @@ class PostgresSink:
         wanted = self._complete(batch, self._reached)
         if wanted is None:
             return
-        for unit in units_of(wanted):
-            transaction = TargetTransaction(connection, self._settings, unit)
-            transaction.run(self._reached)
+        left_out: frozenset[Position] = frozenset()
+        if any(mark.op == "ddl" for mark in wanted.census.marks):
+            left_out = read_left_out(connection, batch.mark.pipeline)
+        commands = Commands(self._settings, wanted, left_out)
+        for unit in units_of(wanted, commands):
+            target = TargetTransaction(connection, self._settings, unit, self._frames, self._log)
+            target.run(self._reached)
             self._reached = unit.high
 
     def _open(self, batch: Batch) -> SqlConnection:

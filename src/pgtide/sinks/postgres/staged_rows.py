@@ -90,14 +90,23 @@ class StagedRows:
             found.update({stage.number: (stage, table) for stage in stages})
         return found
 
-    def lines(self, frame: DataFrame) -> DataFrame:
-        """``stage`` and ``line`` of everything that is to be staged."""
+    def lines(self, frame: DataFrame, spared: Sequence[DataFrame] = ()) -> DataFrame:
+        """``stage`` and ``line`` of everything that is to be staged, keys that sweeps spare too."""
+        parts = [*(self._states(frame) if self.tables else ()), *spared]
+        return _as_lines(reduce(DataFrame.unionAll, parts))
+
+    def bare_lines(self, frame: DataFrame) -> DataFrame:
+        """The same with the values alone, and the row's place: for tables, not for stages."""
+        state = reduce(DataFrame.unionAll, self._states(frame))
+        line = f"concat({_joined('values')}, {_END})"
+        return state.selectExpr("CAST(stage AS bigint) AS stage", "seq", f"{line} AS line")
+
+    def _states(self, frame: DataFrame) -> list[DataFrame]:
         ops = ", ".join(f"'{op}'" for op in ROW_OPS)
         events = _of(frame.filter(f"op IN ({ops})"), self.tables)
         events = events.withColumn("segment", self._segment())
         if self.every:
-            each = [self._alone(_of(events, [table]), table) for table in self.tables]
-            return _as_lines(reduce(DataFrame.unionAll, each))
+            return [self._alone(_of(events, [table]), table) for table in self.tables]
         once = [table for table in self.tables if table.as_they_are]
         together = [table for table in self.tables if table.together and not table.once]
         parts = [keyed_state.each(_of(events, once))] if once else []
@@ -106,8 +115,7 @@ class StagedRows:
             moves = any(table.traits.old_rows for table in together)
             parts.append(keyed_state.compacted(_of(events, together), keys, moves=moves))
         alone = [t for t in self.tables if not (t.as_they_are or t.together)]
-        parts += [self._alone(_of(events, [table]), table) for table in alone]
-        return _as_lines(reduce(DataFrame.unionAll, parts))
+        return parts + [self._alone(_of(events, [table]), table) for table in alone]
 
     def _alone(self, events: DataFrame, table: TableRows) -> DataFrame:
         """One table by itself: without a key, with values that were not sent, or with rules."""

@@ -96,7 +96,7 @@ def empty_stages(connection: SqlConnection, pipeline: str, stages: Iterable[Stag
         " WHERE n.nspname = %s AND c.relkind = 'r' AND starts_with(c.relname, %s)",
         [SCHEMA, prefix(pipeline)],
     ).fetchall()
-    there = dict(found)
+    there: dict[str, str | None] = dict(found)
     with connection.transaction():
         for name, made_by in there.items():
             stage = wanted.pop(_same(name, wanted), None)

@@ -93,6 +93,11 @@ class Statements:
             f" WHERE {STAGED} AND s.kind = 'd' AND {_known(known)} AND {self._same_key()}"
         )
 
+    def copy(self) -> str:
+        """Takes the values of rows straight into the table, texts as they are."""
+        names = ", ".join(_name(column.name) for _, column in self.columns)
+        return f"COPY {self.table.name} ({names}) FROM STDIN".replace("%%", "%")
+
     # -- rows without a key ---------------------------------------------------------------
 
     def insert_copies(self) -> str:
@@ -120,6 +125,11 @@ class Statements:
         )
 
     # -- pieces ---------------------------------------------------------------------------
+
+    @property
+    def same_key(self) -> str:
+        """Whether a row of the table and one of the stage have the same key."""
+        return self._same_key()
 
     @cached_property
     def _keys(self) -> list[tuple[int, TargetColumn]]:

@@ -11,15 +11,22 @@ import psycopg
 
 from pgtide.config.sinks import PostgresSettings
 from pgtide.errors import TargetUnavailable
-from pgtide.position import Position
+from pgtide.log.reader import Log
+from pgtide.pipeline.reading import LogFrames
+from pgtide.pipeline.steps import Swept
+from pgtide.position import Lsn, Position
 from pgtide.postgres.connection import SqlConnection
+from pgtide.sinks.postgres.after_rows import run_after_rows
 from pgtide.sinks.postgres.applying import Applier, Unexpected
 from pgtide.sinks.postgres.bookkeeping import read_progress, write_progress
 from pgtide.sinks.postgres.copying import stage_lines
 from pgtide.sinks.postgres.failures import is_integrity
+from pgtide.sinks.postgres.loading import Loader, close_load, load_lines, open_load
 from pgtide.sinks.postgres.ordered import OrderedApplier
-from pgtide.sinks.postgres.staged_rows import StagedRows
+from pgtide.sinks.postgres.staged_rows import StagedRows, TableRows
 from pgtide.sinks.postgres.stages import empty_stages
+from pgtide.sinks.postgres.statements import Statements
+from pgtide.sinks.postgres.sweeping import StagedSweep, staged_sweeps
 from pgtide.sinks.postgres.target_tables import quoted_name, read_tables
 from pgtide.sinks.postgres.units import Command, RowsOf, SweepOf, Truncate, Unit
 
@@ -29,11 +36,22 @@ ANALYZED = 5000  # rows of a batch, from which on the planner is told about stag
 class TargetTransaction:
     """Brings one unit into the target."""
 
-    def __init__(self, connection: SqlConnection, settings: PostgresSettings, unit: Unit) -> None:
+    def __init__(
+        self,
+        connection: SqlConnection,
+        settings: PostgresSettings,
+        unit: Unit,
+        frames: LogFrames,
+        log: Log,
+    ) -> None:
         self._connection = connection
         self._settings = settings
         self._unit = unit
         self._batch = unit.batch
+        self._frames = frames
+        self._log = log
+        self._sweeps = self._staged_sweeps()
+        self._loaded: list[TableRows] | None = None
 
     def run(self, reached: Position) -> None:
         """Apply the unit to a target that is at ``reached``."""
@@ -47,11 +65,11 @@ class TargetTransaction:
             self._attempt(reached, every=True)
 
     def _attempt(self, reached: Position, *, every: bool) -> None:
-        rows = StagedRows(self._pipeline, self._unit.tables, self._unit.cuts, every)
-        loads = self._stage(rows) if rows.tables else []
-        quiet = self._settings.replication_role == "origin"
+        tables = [table for table in self._unit.tables if table not in self._load()]
+        rows = StagedRows(self._pipeline, tables, self._unit.cuts, every)
+        loads = self._stage(rows) if tables or self._sweeps else []
         kind = OrderedApplier if every else Applier
-        applier = kind(self._connection, self._batch, rows, loads, quiet, self._settings)
+        applier = kind(self._connection, self._batch, rows, loads, self._settings)
         with self._connection.transaction():
             self._begin(reached)
             for action in self._unit.actions:
@@ -61,25 +79,63 @@ class TargetTransaction:
                     case Truncate():
                         self._truncate(action)
                     case Command():
-                        self._command(action)
+                        self._unit.commands.run(self._connection, action.at)
+                        applier.look_again()
                     case SweepOf():
-                        raise NotImplementedError
-            write_progress(self._connection, self._pipeline, self._unit.high, self._log)
+                        for sweep in self._sweeps[action.step]:
+                            sweep.run(self._connection, loads)
+            self._end()
 
     @property
     def _pipeline(self) -> str:
         return self._batch.mark.pipeline
 
-    @property
-    def _log(self) -> str:
-        return "/".join(self._batch.source.identity.values())
+    def _load(self) -> list[TableRows]:
+        """Bring rows of a snapshot into tables that had none; the tables that this was done for."""
+        lsn = Lsn(self._batch.source.snapshot - 1)
+        census = self._batch.census
+        if self._loaded is not None or not census.low.lsn == self._unit.high.lsn == lsn:
+            return self._loaded or []
+        wanted = {table.rules.target: table for table in self._unit.tables if table.once}
+        known = read_tables(self._connection, wanted)
+        epoch, open_ = open_load(self._connection, self._pipeline, lsn, list(known))
+        self._loaded = [table for name, table in wanted.items() if name in open_]
+        if self._loaded:
+            rows = StagedRows(self._pipeline, self._loaded, ())
+            commands = {
+                number: Statements(stage, known[table.rules.target], unsent=False).copy()
+                for number, (stage, table) in rows.stages.items()
+            }
+            url = self._settings.url.reveal()
+            loader = Loader(url, commands, self._pipeline, str(lsn), epoch)
+            load_lines(rows.bare_lines(self._batch.frame), loader)
+        return self._loaded
+
+    def _staged_sweeps(self) -> dict[Swept, list[StagedSweep]]:
+        found: dict[Swept, list[StagedSweep]] = {}
+        number = 1
+        for action in self._unit.actions:
+            if isinstance(action, SweepOf):
+                target = self._batch.rules(action.step.table).target
+                sweeps = staged_sweeps(
+                    action.step, number, self._pipeline, target, self._batch.shapes
+                )
+                found[action.step] = sweeps
+                number += len(sweeps)
+        return found
 
     def _stage(self, rows: StagedRows) -> list[int]:
+        """Bring rows to where the target has them at hand; the loads that count."""
         stages = [stage for stage, _ in rows.stages.values()]
+        spared = []
+        for sweep in (sweep for sweeps in self._sweeps.values() for sweep in sweeps):
+            if sweep.stage is not None:
+                stages.append(sweep.stage)
+                spared.append(sweep.spared(self._frames, self._log.snapshot()))
         empty_stages(self._connection, self._pipeline, stages)
         commands = {stage.number: stage.copy() for stage in stages}
         url = self._settings.url.reveal()
-        loads, count = stage_lines(rows.lines(self._batch.frame), url, commands)
+        loads, count = stage_lines(rows.lines(self._batch.frame, spared), url, commands)
         if count > ANALYZED:
             for stage in stages:
                 self._connection.execute(f"ANALYZE {stage.name}".encode())
@@ -105,10 +161,10 @@ class TargetTransaction:
         if names:
             self._connection.execute(f"TRUNCATE {names}{restart}".encode())
 
-    def _command(self, action: Command) -> None:
-        statement = action.mark.payload.get("statement")
-        if statement:
-            path = action.mark.payload.get("search_path") or "public"
-            self._connection.execute("SELECT set_config('search_path', %s, true)", [path])
-            self._connection.execute(statement.encode())
-            self._connection.execute("SELECT set_config('search_path', '', true)")
+    def _end(self) -> None:
+        """Say how far the target is; behind a snapshot make what was to wait for its rows."""
+        if self._unit.high.lsn >= self._batch.source.snapshot - 1 and self._batch.census.whole:
+            close_load(self._connection, self._pipeline)
+            run_after_rows(self._connection, self._pipeline)
+        source = "/".join(self._batch.source.identity.values())
+        write_progress(self._connection, self._pipeline, self._unit.high, source)

@@ -7,16 +7,19 @@ lie segments of rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import TypeAlias
 
+from pyspark.sql import functions as F
+
 from pgtide.pipeline.batch import Batch
-from pgtide.pipeline.census import Mark
+from pgtide.pipeline.census import take_census
 from pgtide.pipeline.steps import Rows, Swept, TableWork
-from pgtide.position import Position
+from pgtide.position import Lsn, Position
 from pgtide.shape import Shape
+from pgtide.sinks.postgres.commands import Commands
 from pgtide.sinks.postgres.staged_rows import TableRows
 from pgtide.spark.layout import Layout, TableName
 
@@ -41,7 +44,7 @@ class Truncate:
 class Command:
     """Replay a DDL."""
 
-    mark: Mark
+    at: Position
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class Unit:
     """One transaction."""
 
     batch: Batch
+    commands: Commands
     tables: tuple[TableRows, ...]
     cuts: tuple[Position, ...]
     actions: tuple[Action, ...]
@@ -70,13 +74,27 @@ class Unit:
         return high
 
 
-def units_of(batch: Batch) -> Iterable[Unit]:
+def units_of(batch: Batch, commands: Commands) -> Iterable[Unit]:
     """The transactions that a batch is applied in."""
-    yield unit_of(batch, {})
+    high = batch.census.high
+    assert high is not None, "a batch has rows"
+    ends = {*commands.committed, Lsn(batch.source.snapshot - 1)}
+    cuts = sorted(lsn for lsn in ends if batch.census.low.lsn <= lsn < high.lsn)
+    if not cuts:
+        yield unit_of(batch, commands)
+        return
+    low = Lsn(0)
+    for end in (*cuts, high.lsn):
+        frame = batch.frame.filter(F.col("lsn").between(int(low), int(end)))
+        census = take_census(frame)
+        if census.high is not None:
+            yield unit_of(replace(batch, frame=frame, census=census), commands)
+        low = Lsn(end + 1)
 
 
-def unit_of(batch: Batch, moved: Mapping[Position, Position]) -> Unit:
-    """Everything that a batch does; ``moved`` are commands that belong before where they stand."""
+def unit_of(batch: Batch, commands: Commands) -> Unit:
+    """Everything that a batch does, in order."""
+    moved = commands.moved
     selected = frozenset(table for work in batch.work for table in work.tables)
     rows = [step for work in batch.work for step in work.steps if isinstance(step, Rows)]
     barriers: list[tuple[Position, Action]] = [
@@ -87,7 +105,7 @@ def unit_of(batch: Batch, moved: Mapping[Position, Position]) -> Unit:
     ]
     barriers += _truncates(batch, selected)
     barriers += [
-        (moved.get(mark.at, mark.at), Command(mark))
+        (moved.get(mark.at, mark.at), Command(mark.at))
         for mark in batch.census.marks
         if mark.op == "ddl"
     ]
@@ -97,7 +115,7 @@ def unit_of(batch: Batch, moved: Mapping[Position, Position]) -> Unit:
     for number, cut in enumerate(cuts, start=1):
         actions += [action for at, action in barriers if at == cut]
         actions.append(RowsOf(number))
-    return Unit(batch, tuple(_tables(batch, rows)), tuple(cuts), tuple(actions))
+    return Unit(batch, commands, tuple(_tables(batch, rows)), tuple(cuts), tuple(actions))
 
 
 def _layout_changes(works: Iterable[TableWork]) -> set[Position]:

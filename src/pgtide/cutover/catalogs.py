@@ -1,0 +1,32 @@
+"""What the tables of a pipeline have at the source and lack at the target: indexes and the like."""
+
+from __future__ import annotations
+
+from pgtide.config import TablePatterns
+from pgtide.postgres.connection import SqlConnection
+
+# Not NOT NULL, which is a constraint with a name from 18 on; not an index that is still being made.
+_OBJECTS = """
+SELECT n.nspname, c.relname, o.kind, o.name FROM (
+    SELECT x.indrelid AS oid, 'index' AS kind, i.relname AS name
+    FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid WHERE x.indisvalid
+    UNION ALL
+    SELECT conrelid, 'constraint', conname FROM pg_constraint
+    WHERE conrelid <> 0 AND contype <> 'n' AND convalidated
+    UNION ALL
+    SELECT tgrelid, 'trigger', tgname FROM pg_trigger WHERE NOT tgisinternal AND tgenabled <> 'D'
+) o JOIN pg_class c ON c.oid = o.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p') AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
+"""
+
+
+def missing_objects(
+    source: SqlConnection, target: SqlConnection, patterns: list[TablePatterns]
+) -> list[str]:
+    """By kind and name, of tables that the patterns select."""
+    have = set(target.execute(_OBJECTS))
+    return sorted(
+        f"{kind} {name} of {schema}.{table}"
+        for schema, table, kind, name in set(source.execute(_OBJECTS)) - have
+        if all(each.matches(schema, table) for each in patterns)
+    )

@@ -1,0 +1,316 @@
+"""Whether a target can take over, check by check; with the source made read-only if asked.
+
+    lag ──▶ [read-only] ──▶ mark L ──▶ wait until the target has L ──▶ sequences, objects, parked
+        ──▶ verify ──▶ mark L2: no change of the tables between L and L2
+
+Without read-only nothing keeps anybody from writing: then the last step only says that nobody did.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from pgtide.config import Config, TablePatterns
+from pgtide.cutover.catalogs import missing_objects
+from pgtide.cutover.read_only import NAME, ReadOnly
+from pgtide.cutover.unapplied import first_unapplied, first_write
+from pgtide.errors import TargetUnavailable
+from pgtide.position import Lsn, Position
+from pgtide.postgres.connection import SqlConnection, connect, translate
+from pgtide.postgres.verdict import Check, fail, ok, warn
+from pgtide.sinks.postgres.bookkeeping import read_progress
+from pgtide.sinks.postgres.reaching import connect_target
+from pgtide.sinks.postgres.sequences import Copied, copy_sequences
+from pgtide.verify.moment import nudge
+from pgtide.verify.readiness import Readiness
+from pgtide.verify.report import PipelineReport
+from pgtide.verify.verifying import Options, Verification
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pgtide.verify.verifying import OnProgress
+
+logger = logging.getLogger(__name__)
+
+SHOWN = 10  # names in a line
+POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is asked for."""
+
+    read_only: bool = False
+    verify: bool = True
+    wait_s: float = 300.0  # for the target to catch up
+    on_check: Callable[[Check], None] | None = None  # called as soon as one is known
+    on_progress: OnProgress | None = None  # of the verification
+    stop: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass
+class Outcome:
+    """The verdict and what it rests on."""
+
+    pipeline: str
+    checks: list[Check] = field(default_factory=list)
+    position: Lsn | None = None  # the target has everything up to it
+    undo: str | None = None  # the SQL that makes the source writable again
+    sequences: Copied | None = None
+    verification: PipelineReport | None = None
+
+    @property
+    def ready(self) -> bool:
+        return bool(self.checks) and all(check.level != "fail" for check in self.checks)
+
+
+class _Late(Exception):
+    """The target took longer than it may."""
+
+
+class Cutover:
+    """One attempt to hand over to the target of a pipeline."""
+
+    def __init__(
+        self, spark: SparkSession, config: Config, pipeline: str, settings: Settings
+    ) -> None:
+        self._spark = spark
+        self._config = config
+        self._settings = settings
+        self._patterns = [
+            TablePatterns(config.source.tables),
+            TablePatterns(config.pipelines[pipeline].tables),
+        ]
+        self.outcome = Outcome(pipeline)
+
+    def run(self) -> Outcome:
+        """All checks, up to the first without which the rest means nothing."""
+        with ExitStack() as stack:
+            self._source = stack.enter_context(
+                connect(self._config.source.url.reveal(), application_name=NAME)
+            )
+            self._target = stack.enter_context(
+                connect_target(self._config, self.outcome.pipeline, application_name=NAME)
+            )
+            self._readiness = stack.enter_context(
+                Readiness(self._spark, self._config, self.outcome.pipeline, self._settings.stop)
+            )
+            try:
+                self._run(stack)
+            except psycopg.Error as exc:
+                raise translate(exc) from exc
+        return self.outcome
+
+    def _run(self, stack: ExitStack) -> None:
+        if not self._note(self._begun(), self._lag()):
+            return
+        if not self._settings.read_only:
+            self._finish()
+            return
+        source = stack.enter_context(ReadOnly(self._config, self._settings.stop))
+        try:
+            if self._note(*source.begin()):
+                self.outcome.undo = source.undo_sql
+                self._finish()
+        except BaseException:
+            source.undo()
+            raise
+        if not self.outcome.ready:
+            source.undo()
+            self.outcome.undo = None
+
+    def _finish(self) -> None:
+        """What is checked once nobody should write any more."""
+        mark = self._mark()
+        if not self._note(self._caught_up(mark)):
+            return
+        self.outcome.position = mark
+        self._note(self._made(), *self._differences(), self._parked(), self._copy_sequences())
+        if not self.outcome.ready:
+            return
+        if self._settings.verify and not self._note(self._verified()):
+            return
+        self._note(self._unwritten(mark))
+
+    def _note(self, *checks: Check) -> bool:
+        """Remember and tell; whether all is well so far."""
+        self.outcome.checks += checks
+        for check in checks:
+            if self._settings.on_check is not None:
+                self._settings.on_check(check)
+        return self.outcome.ready
+
+    # -- one by one ----------------------------------------------------------------------
+
+    def _begun(self) -> Check:
+        row = self._target.execute("SELECT to_regclass('pgtide.after_rows') IS NOT NULL").fetchone()
+        if row and row[0] and self._progress() > Position(Lsn(0)):
+            return ok("target", f"pipeline {self.outcome.pipeline} has written to it")
+        hint = "Run: pgtide snapshot --schema, then pgtide run"
+        return fail("target", f"pipeline {self.outcome.pipeline} has never written to it", hint)
+
+    def _lag(self) -> Check:
+        """How far it is now; waiting for it comes later."""
+        reached = self._progress()
+        behind = max(0, self._mark() - reached.lsn)
+        return ok("lag", f"the target is at {reached.lsn}, {behind} bytes of WAL behind")
+
+    def _caught_up(self, mark: Lsn) -> Check:
+        deadline = time.monotonic() + self._settings.wait_s
+        try:
+            self._reach(mark, deadline)
+        except _Late:
+            said = f"the target did not get to {mark} within {self._settings.wait_s:.0f} s"
+            hint = "Run: pgtide status; then again with a longer --wait"
+            return fail("caught up", f"{said}; it is at {self._progress()}", hint)
+        return ok("caught up", f"the target has everything up to {mark}")
+
+    def _made(self) -> Check:
+        row = self._target.execute(
+            "SELECT count(*) FROM pgtide.after_rows WHERE pipeline = %s", [self.outcome.pipeline]
+        ).fetchone()
+        waiting = row[0] if row else 0
+        if waiting:
+            said = f"{waiting} statements wait for the rows of the snapshot: pgtide.after_rows"
+            return fail("schema", said, "Run: pgtide run, and look at pgtide status")
+        return ok("schema", "nothing waits to be made")
+
+    def _differences(self) -> Iterator[Check]:
+        if missing := missing_objects(self._source, self._target, self._patterns):
+            said = f"the target does not have {_listed(missing)}"
+            yield warn("objects", said, "Make them at the target if the application needs them.")
+        else:
+            yield ok("objects", "indexes, constraints and triggers have the names of the source")
+        for table, what in (
+            ("skipped", "DDL statements were left out: pgtide skip"),
+            ("conflicts", "rows were not as expected: pgtide.conflicts"),
+        ):
+            query = f"SELECT count(*) FROM pgtide.{table} WHERE pipeline = %s"
+            row = self._target.execute(query.encode(), [self.outcome.pipeline]).fetchone()
+            if row and row[0]:
+                yield warn(table, f"{row[0]} {what}")
+
+    def _parked(self) -> Check:
+        state = self._readiness.state()
+        parked = sorted(state.parked) if state is not None else []
+        if parked:
+            hint = f"Run: pgtide resume --pipeline {self.outcome.pipeline}"
+            return fail("parked", f"tables are parked: {_listed(parked)}", hint)
+        return ok("parked", "no table is parked")
+
+    def _copy_sequences(self) -> Check:
+        schemas = pipeline_schemas(self._source, self._patterns)
+        copied = copy_sequences(self._source, self._target, schemas)
+        self.outcome.sequences = copied
+        return sequence_check(copied)
+
+    def _verified(self) -> Check:
+        options = Options(stop=self._settings.stop, on_progress=self._settings.on_progress)
+        verification = Verification(self._spark, self._config, self.outcome.pipeline, options)
+        report = self.outcome.verification = verification.run()
+        hint = f"Run: pgtide verify --pipeline {self.outcome.pipeline}"
+        if report.refused:
+            return fail("verified", f"it cannot be: {report.refused}", "Or leave it: --no-verify")
+        if report.differing:
+            names = _listed([table.table for table in report.differing])
+            return fail("verified", f"source and target differ: {names}", hint)
+        compared = [table for table in report.tables if not table.refused]
+        rows = sum(table.rows for table in compared)
+        said = f"{len(compared)} tables are equal, {rows} rows"
+        if refused := [table.table for table in report.tables if table.refused]:
+            return warn("verified", f"{said}; not compared: {_listed(refused)}", hint)
+        return ok("verified", said)
+
+    def _unwritten(self, mark: Lsn) -> Check:
+        """Nothing was changed since the mark: whatever was checked is still so."""
+        now = self._mark()
+        try:
+            self._reach(now, time.monotonic() + self._settings.wait_s)
+        except _Late:
+            return fail("quiet", f"the target did not get from {mark} to {now}", "pgtide status")
+        found = first_write(self._config, self.outcome.pipeline, mark, now)
+        if found is not None:
+            hint = "Stop the application and run it again, or use --read-only"
+            return fail("quiet", f"somebody writes to the source: a change at {found}", hint)
+        said = f"no table was changed from {mark} to {now}"
+        if self._settings.read_only:
+            return ok("quiet", said)
+        return warn("quiet", f"{said}; nothing keeps anybody from it", "See --read-only")
+
+    # -- positions ------------------------------------------------------------------------
+
+    def _progress(self) -> Position:
+        return read_progress(self._target, self.outcome.pipeline)
+
+    def _mark(self) -> Lsn:
+        """Whatever was committed before now is before this."""
+        row = self._source.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+        assert row is not None
+        nudge(self._source)  # a log that nothing is written to does not move
+        return Lsn.parse(row[0])
+
+    def _reach(self, mark: Lsn, deadline: float) -> None:
+        """Wait for log and pipeline, then for what the target itself says."""
+
+        def check() -> None:
+            if time.monotonic() > deadline:
+                raise _Late
+
+        self._readiness.reach(mark, check)
+        while first_unapplied(self._config, self.outcome.pipeline, self._progress(), mark):
+            check()
+            if self._settings.stop.wait(POLL_S):
+                raise TargetUnavailable("the cutover was stopped")
+
+
+def pipeline_schemas(source: SqlConnection, patterns: list[TablePatterns]) -> set[str]:
+    """The schemas that have tables which the patterns select."""
+    rows = source.execute(
+        "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n"
+        " ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p')"
+    )
+    return {schema for schema, table in rows if all(p.matches(schema, table) for p in patterns)}
+
+
+def sequence_check(copied: Copied) -> Check:
+    """What became of the sequences."""
+    if copied.missing or copied.unreadable:
+        names = _listed(copied.missing or copied.unreadable)
+        why = "the target does not have them" if copied.missing else "the role may not read them"
+        return fail("sequences", f"{why}: {names}", "Make them at the target, or grant SELECT.")
+    said = f"{len(copied.set)} set, {len(copied.equal)} were equal"
+    if copied.ahead:
+        ahead = f"{said}; ahead of the source and left there: {_listed(copied.ahead)}"
+        return warn("sequences", ahead, "Somebody has used the target already.")
+    return ok("sequences", said)
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def document(outcome: Outcome) -> dict[str, Any]:
+    """The verdict as JSON."""
+    sequences = outcome.sequences
+    return {
+        "ready": outcome.ready,
+        "pipeline": outcome.pipeline,
+        "position": None if outcome.position is None else str(outcome.position),
+        "undo": outcome.undo,
+        "checks": [
+            {"name": c.name, "level": c.level, "message": c.message, "hint": c.hint}
+            for c in outcome.checks
+        ],
+        "sequences": None if sequences is None else vars(sequences),
+        "verification": outcome.verification and outcome.verification.document(),
+    }

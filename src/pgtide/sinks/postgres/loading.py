@@ -1,0 +1,139 @@
+"""Rows of an initial snapshot, copied straight into tables that were empty before it.
+
+Each task is a transaction that also notes which positions it has brought: a task that runs again,
+or a batch that comes again, brings what is not noted yet. So every row is there once, although
+the rows of a snapshot become visible piece by piece. A driver that begins opens a new epoch, and
+tasks of the one before find that theirs is over.
+"""
+
+from __future__ import annotations
+
+import pickle
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+from pyspark.sql import DataFrame
+
+from pgtide.errors import PgtideError, TargetUnavailable
+from pgtide.position import Lsn
+from pgtide.postgres.connection import SqlConnection
+from pgtide.sinks.postgres.copying import RESULT, copy_lines, finished, outcome, worker_session
+from pgtide.sinks.postgres.failures import target_error
+from pgtide.spark.arrow_tasks import map_in_arrow
+from pgtide.spark.layout import TableName
+
+Seqs = npt.NDArray[np.int64]
+
+
+def open_load(
+    connection: SqlConnection, pipeline: str, lsn: Lsn, tables: Sequence[TableName]
+) -> tuple[int, set[TableName]]:
+    """Begin an epoch; of some tables, those that may be loaded: empty, or being loaded."""
+    epoch = secrets.randbits(62)
+    with connection.transaction():
+        connection.execute(
+            "UPDATE pgtide.loads SET epoch = %s WHERE pipeline = %s AND lsn = %s",
+            [epoch, pipeline, str(lsn)],
+        )
+        query = 'SELECT "schema", "table" FROM pgtide.loads WHERE pipeline = %s AND lsn = %s'
+        under_way = set(connection.execute(query, [pipeline, str(lsn)]).fetchall())
+        for table in tables:
+            if table in under_way or not _is_empty(connection, table):
+                continue
+            connection.execute(
+                "INSERT INTO pgtide.loads VALUES (%s, %s, %s, %s, %s)",
+                [pipeline, str(lsn), *table, epoch],
+            )
+            under_way.add(table)
+    return epoch, {table for table in tables if table in under_way}
+
+
+def close_load(connection: SqlConnection, pipeline: str) -> None:
+    """Forget what was noted: the snapshot is complete."""
+    connection.execute("DELETE FROM pgtide.loads WHERE pipeline = %s", [pipeline])
+    connection.execute("DELETE FROM pgtide.loaded WHERE pipeline = %s", [pipeline])
+
+
+def load_lines(lines: DataFrame, loader: Loader) -> int:
+    """Copy lines into their tables; how many that were."""
+    return finished(map_in_arrow(lines, loader, RESULT))[1]
+
+
+@dataclass(frozen=True)
+class Loader:
+    """Callable on the batches of a partition. It holds secrets: part of a task's closure only."""
+
+    url: str = field(repr=False)
+    commands: Mapping[int, str]  # by stage
+    pipeline: str
+    lsn: str
+    epoch: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows, failure = 0, b""
+        try:
+            with worker_session(self.url) as connection, connection.transaction():
+                done = self._begin(connection)
+                brought: list[Seqs] = []
+                rows = copy_lines(connection, _new(batches, done, brought), self.commands)
+                self._note(connection, _stretches(brought))
+        except psycopg.Error as error:
+            failure = pickle.dumps(target_error(error, "rows of the snapshot are copied"))
+        except PgtideError as error:
+            failure = pickle.dumps(error)
+        yield outcome(self.epoch, rows, failure)
+
+    def _begin(self, connection: SqlConnection) -> Seqs:
+        """The stretches that are there; holds up whoever wants to begin the next epoch."""
+        query = "SELECT epoch FROM pgtide.loads WHERE pipeline = %s AND lsn = %s FOR SHARE"
+        epochs = {row[0] for row in connection.execute(query, [self.pipeline, self.lsn])}
+        if epochs != {self.epoch}:
+            raise TargetUnavailable("somebody else has begun to load the target")
+        query = "SELECT first_seq, last_seq FROM pgtide.loaded WHERE pipeline = %s AND lsn = %s"
+        found = connection.execute(query, [self.pipeline, self.lsn]).fetchall()
+        return np.array(sorted(found), dtype=np.int64).reshape(-1, 2)
+
+    def _note(self, connection: SqlConnection, stretches: list[tuple[int, int]]) -> None:
+        with connection.cursor() as cursor:
+            cursor.executemany(
+                "INSERT INTO pgtide.loaded VALUES (%s, %s, %s, %s)",
+                [(self.pipeline, self.lsn, first, last) for first, last in stretches],
+            )
+
+
+def _new(
+    batches: Iterable[pa.RecordBatch], done: Seqs, brought: list[Seqs]
+) -> Iterator[pa.RecordBatch]:
+    """The rows that are not there yet, as stage and line; notes their places."""
+    for batch in batches:
+        seqs = batch.column(1).to_numpy()
+        if len(done):
+            at = np.searchsorted(done[:, 0], seqs, side="right") - 1
+            there = (at >= 0) & (seqs <= done[np.maximum(at, 0), 1])
+            batch, seqs = batch.filter(pa.array(~there)), seqs[~there]
+        brought.append(seqs)
+        yield batch.select([0, 2])
+
+
+def _stretches(brought: list[Seqs]) -> list[tuple[int, int]]:
+    """Places without gaps, as first and last."""
+    places = np.sort(np.concatenate(brought)) if brought else np.empty(0, np.int64)
+    if not len(places):
+        return []
+    ends = np.flatnonzero(np.diff(places) != 1)
+    firsts = np.concatenate([places[:1], places[ends + 1]])
+    lasts = np.concatenate([places[ends], places[-1:]])
+    return [(int(first), int(last)) for first, last in zip(firsts, lasts, strict=True)]
+
+
+def _is_empty(connection: SqlConnection, table: TableName) -> bool:
+    query = sql.SQL("SELECT NOT EXISTS (SELECT FROM {})").format(sql.Identifier(*table))
+    row: tuple[Any, ...] | None = connection.execute(query).fetchone()
+    return row == (True,)
