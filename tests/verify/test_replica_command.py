@@ -9,6 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgtide.cli import run_command as run
+from pgtide.log.refreshes import RefreshStore
+from pgtide.log.storage import Storage
 from tests.verify.replica import Replica, no_spark
 from tests.verify.test_verify_command import ROWS, Staying
 
@@ -58,3 +60,28 @@ def test_the_command(
     out = capsys.readouterr().out
     assert "public.t differs: 500 missing" in out
     assert "the target has no table public.t" in out
+
+
+def test_repairing_the_differing_rows(
+    spark: SparkSession,
+    replica: Replica,
+    config_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("pgtide.cli.verify.spark_session", lambda config: Staying(spark))
+    replica.captured.run(ROWS)
+    call = ["-c", str(config_file), "verify", "--json"]
+    assert run(call) == 0
+    replica.plant(
+        "DELETE FROM t WHERE id = 17",
+        "UPDATE t SET secret = NULL WHERE id = 20",
+        "INSERT INTO t SELECT 777, secret FROM t WHERE id = 1",
+    )
+    capsys.readouterr()
+    assert run([*call, "--repair"]) == 0, capsys.readouterr()
+    (pipeline,) = json.loads(capsys.readouterr().out)["pipelines"]
+    assert pipeline["repaired"] == ["public.t"]
+    assert pipeline["tables"][0]["rows"] == 500
+    (made,) = RefreshStore(Storage(replica.captured.config.log.path)).requests()
+    assert (sorted(made.keys or ()), made.replace) == ([("17",), ("20",), ("777",)], True)
