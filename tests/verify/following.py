@@ -51,7 +51,7 @@ class Follower(threading.Thread):
         self._next = events[-1].position.next
 
 
-def statements(event: Event) -> Iterator[sql.Composable]:
+def statements(event: Event) -> Iterator[sql.Composed]:
     """What an event does, key by key; rows without a key are found by all of their values."""
     if event.table is None or event.shape is None:
         return

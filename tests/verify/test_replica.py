@@ -151,6 +151,9 @@ def test_rules_and_routes(replica: Replica) -> None:
 INSERT INTO t SELECT n, 'n' || n, 'm' || n, 's' FROM generate_series(1, 20) n;
 CREATE TABLE filtered (id int PRIMARY KEY);
 INSERT INTO filtered VALUES (1);
+CREATE TABLE one (id int PRIMARY KEY);
+CREATE TABLE two (id int PRIMARY KEY);
+INSERT INTO two VALUES (1);
 """
     )
     replica.plant(
@@ -168,6 +171,7 @@ INSERT INTO filtered VALUES (1);
     routes = [
         {"table": "public.t", "to": "other.people", "rename": {"id": "number"}},
         {"table": "public.filtered", "operations": ["insert"]},
+        {"table": "public.two", "to": "one"},
     ]
     replica.fill()
     report = replica.verify(replica.config(rules=rules, routes=routes))
@@ -178,3 +182,5 @@ INSERT INTO filtered VALUES (1);
     ]
     assert set(table.left_out) == {"mail"}
     assert "filter" in table_report(report, "filtered").refused
+    assert "other tables" in table_report(report, "one").refused
+    assert "other tables" in table_report(report, "two").refused

@@ -181,8 +181,8 @@ def follow_for(replica: Replica, seconds: float, **sink: str) -> int:
             check(report)
             passes += 1
             flying += sum(table.in_flight for table in report.tables)
-            for thread in (*writers, follower):
-                assert thread.error is None, thread.error
+            errors = [follower.error, *(writer.error for writer in writers)]
+            assert not any(errors), errors
     return passes
 
 

@@ -6,14 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import psycopg
-
 from pgtide.config.model import Pipeline
 from pgtide.config.sinks import PostgresSettings
 from pgtide.log.schema import CHANGES
 from pgtide.log.storage import Storage
 from pgtide.position import Position
-from pgtide.postgres.connection import connect, translate
+from pgtide.postgres.connection import connect
 from pgtide.rules import compile_rules
 from pgtide.shape import Shape
 from pgtide.spark.layout import TableName
@@ -39,12 +37,8 @@ class Replica:
 
     def position(self) -> Position | None:
         """The last position that is in the target."""
-        try:
-            with of_target(), connect(self._url, application_name=NAME) as connection:
-                return target_position(connection, self.name)
-        except psycopg.Error as exc:
-            with of_target():
-                raise translate(exc) from exc
+        with of_target(), connect(self._url, application_name=NAME) as connection:
+            return target_position(connection, self.name)
 
     @contextmanager
     def pinned(self, roots: Sequence[Shape]) -> Iterator[PinnedReplica]:
@@ -74,7 +68,8 @@ class PinnedReplica:
     held: TargetMoment
 
     def check(self) -> None:
-        self.held.check()
+        with of_target():
+            self.held.check()
 
     def table(
         self, root: Shape, relations: tuple[Relation, ...], shapes: Mapping[int, Shape]
@@ -84,7 +79,8 @@ class PinnedReplica:
         there = [s for s in layouts.values() if (s.schema, s.table) == wanted]
         found = None
         if there:
-            found = Found(there[0], holding(self.held.keeper, layouts, there[0]))
+            with of_target():
+                found = Found(there[0], holding(self.held.keeper, layouts, there[0]))
         plan = plan_replica(self.replica.pipeline, root, relations, shapes, found)
         return PinnedReplicaTable(plan, self.replica, self.held)
 

@@ -8,15 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+import psycopg
+
 from pgtide.errors import (
     ConfigError,
+    PgtideError,
     SourceError,
-    SourceExhausted,
     SourceUnavailable,
     TargetError,
     TargetUnavailable,
 )
-from pgtide.postgres.connection import SqlConnection
+from pgtide.postgres.connection import SqlConnection, translate
 from pgtide.verify.postgres_side import InFlight, PostgresTable, Row, Side, Sums, merged
 from pgtide.verify.ranges import HashRanges, KeyRanges, Ranges
 
@@ -108,17 +110,23 @@ def of_target() -> Iterator[None]:
     """Errors of a Postgres server as errors of the target, which they are."""
     try:
         yield
-    except SourceExhausted:
-        raise
-    except SourceUnavailable as error:
-        raise TargetUnavailable(
+    except psycopg.Error as exc:
+        raise _retold(translate(exc)) from exc
+    except (ConfigError, SourceError, SourceUnavailable) as error:
+        raise _retold(error) from error
+
+
+def _retold(error: PgtideError) -> PgtideError:
+    if isinstance(error, SourceUnavailable):
+        return TargetUnavailable(
             "the target cannot be reached",
             detail=error.message,
             hint="Start the server or correct the pipeline's sink.url.",
-        ) from error
-    except (ConfigError, SourceError) as error:
-        raise TargetError(
+        )
+    if isinstance(error, ConfigError | SourceError):
+        return TargetError(
             f"the target: {error.message}",
             detail=error.detail,
             hint="Look at the role's rights and the pipeline's sink.url.",
-        ) from error
+        )
+    return error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -20,8 +21,9 @@ from pgtide.log.storage import Storage
 from pgtide.position import Lsn
 from pgtide.postgres.catalog import read_layouts, selects
 from pgtide.postgres.connection import connect
-from pgtide.rules import compile_rules
+from pgtide.rules import TableRules, compile_rules
 from pgtide.shape import Shape
+from pgtide.spark.layout import TableName
 from pgtide.verify.comparing import Comparison, Pace, Part
 from pgtide.verify.lake import Lake
 from pgtide.verify.moment import NAME, SourceMoment, nudge
@@ -148,6 +150,7 @@ class Verification:
         with connect(self._url, application_name=NAME) as probe:
             layouts = read_layouts(probe)
             roots = self._roots(layouts)
+            self._shared = self._shared_targets(layouts)
             found = read_relations(probe, self._config.source.slot, layouts, roots)
         if self._options.tables and not roots:
             raise ConfigError(
@@ -156,6 +159,20 @@ class Verification:
             )
         pages = {oid: sum(r.pages for r in relations) for oid, relations in found.items()}
         return [(root, self._members(root, layouts), pages[root.oid]) for root in roots]
+
+    def _shared_targets(self, layouts: Mapping[int, Shape]) -> set[TableName]:
+        """Tables of a database that several of the source go to; a mirror has one for each."""
+        if not isinstance(self._settings.sink, PostgresSettings):
+            return set()
+        wanted = TablePatterns(self._settings.tables)
+        targets = Counter(
+            self._rules(shape).target
+            for shape in layouts.values()
+            if not shape.root_oid
+            and wanted.matches(shape.schema, shape.table)
+            and self._members(shape, layouts)
+        )
+        return {target for target, tables in targets.items() if tables > 1}
 
     def _roots(self, layouts: Mapping[int, Shape]) -> list[Shape]:
         wanted = TablePatterns(self._settings.tables)
@@ -198,8 +215,13 @@ class Verification:
             yield group
 
     def _refuse_early(self, root: Shape) -> None:
-        rules = self._settings.rules, self._settings.routes
-        refuse_rules(compile_rules(*rules, root.schema, root.table))
+        refuse_rules(self._rules(root))
+        if self._rules(root).target in self._shared:
+            raise Refused("other tables go into the same one of the target")
+
+    def _rules(self, root: Shape) -> TableRules:
+        settings = self._settings
+        return compile_rules(settings.rules, settings.routes, root.schema, root.table)
 
     # -- one group ----------------------------------------------------------------------------
 
