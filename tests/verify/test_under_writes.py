@@ -12,12 +12,15 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
+from pgtide.config import Config
 from pgtide.pipeline.running import PipelineRun
 from pgtide.verify import moment
 from pgtide.verify.report import PipelineReport
 from tests.fixtures.capture import Captured
 from tests.fixtures.waiting import wait_until
+from tests.verify.following import following
 from tests.verify.lake import lake_config, verify
+from tests.verify.replica import Replica
 
 TABLES = """CREATE TABLE t (id bigint PRIMARY KEY, v text, n numeric);
 CREATE TABLE named (a text, b int, doc text, n int, PRIMARY KEY (a, b));
@@ -103,9 +106,9 @@ def writing(captured: Captured, writers: int) -> Iterator[list[Writer]]:
 
 
 @contextmanager
-def running(spark: SparkSession, captured: Captured) -> Iterator[None]:
+def running(spark: SparkSession, captured: Captured, config: Config) -> Iterator[None]:
     """Capture and pipeline, each in a thread."""
-    config, stop = lake_config(captured, interval="100ms"), threading.Event()
+    stop = threading.Event()
     failures: list[BaseException] = []
 
     def run() -> None:
@@ -136,12 +139,14 @@ def unyielding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moment, "YIELD_S", 3600)
 
 
-def verify_for(spark: SparkSession, captured: Captured, seconds: float) -> int:
+def verify_for(
+    spark: SparkSession, captured: Captured, seconds: float, config: Config | None = None
+) -> int:
     """How often a verification was finished."""
     captured.run(TABLES)
-    config = lake_config(captured)
+    config = config or lake_config(captured, interval="100ms")
     passes, flying = 0, 0
-    with running(spark, captured), writing(captured, 4) as writers:
+    with running(spark, captured, config), writing(captured, 4) as writers:
         wait_until(lambda: all(writer.transactions for writer in writers), "writers")
         until = time.monotonic() + seconds
         while time.monotonic() < until or not passes:
@@ -159,6 +164,44 @@ def verify_for(spark: SparkSession, captured: Captured, seconds: float) -> int:
 @pytest.mark.timeout(600)
 def test_constant_writes(spark: SparkSession, captured: Captured) -> None:
     assert verify_for(spark, captured, 8.0)
+
+
+def follow_for(replica: Replica, seconds: float, **sink: str) -> int:
+    """How often another database that follows closely was verified."""
+    replica.run(TABLES.partition("INSERT")[0])
+    replica.captured.run("INSERT" + TABLES.partition("INSERT")[2])
+    settings = {"type": "postgres", "url": replica.database.url, **sink}
+    config = replica.config(sink=settings)
+    passes, flying = 0, 0
+    with following(replica) as follower, writing(replica.captured, 4) as writers:
+        wait_until(lambda: all(writer.transactions for writer in writers), "writers")
+        until = time.monotonic() + seconds
+        while time.monotonic() < until or not (passes and flying):
+            report = replica.verify(config, run_here=False)
+            check(report)
+            passes += 1
+            flying += sum(table.in_flight for table in report.tables)
+            errors = [follower.error, *(writer.error for writer in writers)]
+            assert not any(errors), errors
+    return passes
+
+
+@pytest.mark.parametrize("consistency", ["transaction", "table"])
+def test_constant_writes_that_are_followed(replica: Replica, consistency: str) -> None:
+    assert follow_for(replica, 5.0, consistency=consistency)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_constant_writes_that_are_followed_for_long(replica: Replica) -> None:
+    assert follow_for(replica, 300.0) > 20
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_constant_writes_into_another_database(spark: SparkSession, replica: Replica) -> None:
+    config = replica.config(interval="100ms")
+    assert verify_for(spark, replica.captured, 30.0, config)
 
 
 @pytest.mark.slow

@@ -13,6 +13,8 @@ from pgtide.cli.run import chosen, spark_session
 from pgtide.errors import ConfigError
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from pgtide.verify.report import PipelineReport
 
 
@@ -41,15 +43,17 @@ def command(
     """Compare mirrors with the source and list the rows that differ.
 
     Source and target are compared at one position while both move; rows that are being changed
-    are left out. Delta tables in mode mirror can be verified. Capture and pipeline may run, or
-    are brought up to date here. Exits with 1 when something differs (after --repair: still
-    differs), or when nothing that was named can be compared. Of a row that differs its key is
-    printed and the names of columns, never other values. JSON: {"equal": bool, "pipelines":
+    are left out. Delta tables in mode mirror and Postgres targets can be verified. Capture and
+    pipeline may run, or are brought up to date here. Exits with 1 when something differs (after
+    --repair: still differs), or when nothing that was named can be compared. Of a row that
+    differs its key is printed and the names of columns, never other values. JSON: {"equal": bool,
+    "pipelines":
     [{"pipeline", "equal": bool or null, "refused": why or "", "seed", "repaired": [table],
     "tables": [{"table", "equal": bool, or null when refused, "refused", "position", "rows",
     "target_rows", "in_flight": keys left out, "missing", "extra", "different": counts, "key":
     [column], "differences": [{"kind": "missing" | "extra" | "different", "key": [text],
-    "columns": [name]}], the first 100, "left_out": {column: why}, "sample", "seconds"}]}]}.
+    "columns": [name]}], the first 100, "left_out": {column: why}, "note": what else there is to
+    say, "sample", "seconds"}]}]}.
 
     \b
     Examples:
@@ -67,7 +71,14 @@ def command(
     from pgtide.verify.verifying import Options, Verification
 
     seed = seed or secrets.token_hex(4)
-    spark = spark_session(config)
+    sessions: list[SparkSession] = []
+
+    def spark() -> SparkSession:
+        """Spark, started when it is first needed: a Postgres target is verified without."""
+        if not sessions:
+            sessions.append(spark_session(config))
+        return sessions[0]
+
     documents, equal = [], True
     try:
         with VerifyReporter(quiet=invocation.json) as reporter:
@@ -87,7 +98,8 @@ def command(
                 if not invocation.json:
                     conclude(report, repaired)
     finally:
-        spark.stop()
+        for session in sessions:
+            session.stop()
     if invocation.json:
         print(json.dumps({"equal": equal, "pipelines": documents}, ensure_ascii=False))
     return 0 if equal else 1

@@ -87,6 +87,8 @@ def _print_table(pipeline: str, table: TableReport, *, was_repaired: bool) -> No
         told += f", {table.in_flight} rows in flight left out"
     for column, why in table.left_out.items():
         told += f", without {column}: {why}"
+    if table.note:
+        told += f"; {table.note}"
     if not table.differing:
         repaired = "repaired; " if was_repaired else ""
         print_line("ok", f"{name} is equal: {repaired}{rows} {told}")

@@ -95,6 +95,18 @@ class TableRules:
             last = renamed(self.route.rename if self.route else {}, now.values())
         return {old: last[new] for old, new in now.items()}
 
+    def transformed(self, columns: Iterable[str]) -> frozenset[str]:
+        """Those of these columns, by their old names, whose values a rule changes."""
+        now, changed = {name: name for name in columns}, set()
+        for step in self.rules:
+            with _Place(self, step):
+                transform = step.rule.transform
+                if transform is not None and applies(step.rule, list(now.values())):
+                    changed |= {old for old, new in now.items() if new == transform.column}
+                left = surviving(step.rule, now.values())
+            now = {old: left[new] for old, new in now.items() if new in left}
+        return frozenset(changed)
+
     def apply(self, cells: Sequence[Cell], op: Column) -> list[Cell]:
         """The row as it leaves: transformed, without what is excluded, under new names."""
         now = list(cells)

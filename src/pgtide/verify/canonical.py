@@ -11,6 +11,7 @@ Expressions for Spark need a session with ANSI mode off (integers as bytes) and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from psycopg import sql
@@ -78,7 +79,12 @@ def made_name(name: str) -> str:
 
 def row_source(values: list[Canonical]) -> str:
     """SQL of Postgres: the bytes of a row."""
-    return f"record_send(ROW({', '.join(value.source for value in values)}))"
+    return row_bytes([value.source for value in values])
+
+
+def row_bytes(values: Sequence[str]) -> str:
+    """The same of values that are given as SQL of Postgres."""
+    return f"record_send(ROW({', '.join(values)}))"
 
 
 def row_target(values: list[Canonical]) -> Sql:
@@ -105,7 +111,7 @@ def _scalar(
     oid: int, kind: t.DataType, source: str, target: Sql, name: str, policy: Policy
 ) -> Canonical | None:
     if isinstance(kind, t.StringType):
-        return _text(_as_text(oid, source), target)
+        return _text(as_text(oid, source), target)
     if oid in _INTEGERS and isinstance(kind, _INTEGERS[oid][2]):
         type_name, size, _ = _INTEGERS[oid]
         return Canonical(oid, size, f"{source}::{type_name}", target, _binary(target))
@@ -210,7 +216,7 @@ def _text(source: str, target: Sql) -> Canonical:
     return Canonical(TEXT, None, source, target, _binary(target))
 
 
-def _as_text(oid: int, source: str) -> str:
+def as_text(oid: int, source: str) -> str:
     """A value as Postgres prints it, which is what the log holds."""
     if oid in (TEXT, oids.VARCHAR):
         return f"{source}::text"

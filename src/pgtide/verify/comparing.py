@@ -10,20 +10,17 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pgtide import oids
 from pgtide.errors import PgtideError
 from pgtide.postgres.connection import SqlConnection
 from pgtide.spark.sql_text import quoted
-from pgtide.verify.canonical import identifier
+from pgtide.verify.postgres_side import PostgresTable, Row, Sums, merged
 from pgtide.verify.ranges import HashRanges, KeyRanges, Ranges, sampled
 from pgtide.verify.relations import Relation
 from pgtide.verify.report import LISTED, REPAIRED, Difference, TableReport, listed
-from pgtide.verify.source_side import Row, SourceTable, Sums, merged
-from pgtide.verify.target_side import TargetTable
+from pgtide.verify.targets import Plan, TargetSide
 
 AT_ONCE = 200_000  # rows that are compared one by one at a time
 LOOK_S = 1.0  # between two looks whether to go on
-INTEGERS = frozenset({oids.INT2, oids.INT4, oids.INT8})
 
 
 @dataclass
@@ -62,8 +59,9 @@ class Part:
 class Comparison:
     """One table, both sides pinned."""
 
-    source: SourceTable
-    target: TargetTable
+    plan: Plan
+    source: PostgresTable
+    target: TargetSide
     sessions: Sequence[SqlConnection]  # on the same snapshot
     sample: float | None = None
     seed: str = ""
@@ -99,7 +97,7 @@ class Comparison:
 
     def _parted(self, ranges: KeyRanges, part: Part) -> tuple[list[int], Part | None]:
         """The ranges of a part, and the next part."""
-        rows = sum(relation.rows for relation in self.source.plan.relations)
+        rows = self.plan.source.rows
         count = max(1, len(ranges.numbers) * part.rows // max(rows, 1))
         first = ranges.numbers.start if part.start is None else part.start
         last = min(ranges.numbers.stop, first + count)
@@ -110,16 +108,13 @@ class Comparison:
     # -- checksums ------------------------------------------------------------------------
 
     def _ranges(self) -> Ranges:
-        plan = self.source.plan
-        rows = sum(relation.rows for relation in plan.relations)
-        if len(plan.keys) == 1:
-            column = plan.key_columns[0]
-            bounds = None
-            if (column.base_oid or column.type_oid) in INTEGERS:
-                bounds = self.source.key_bounds(self.sessions[0])
+        plan = self.plan
+        rows = plan.source.rows
+        if plan.numbered:
+            bounds = self.source.key_bounds(self.sessions[0])
             if bounds is not None:
-                key = plan.keys[0]
-                cut = KeyRanges.over(identifier(key.name), quoted(key.target), *bounds, rows)
+                names = plan.source.keys[0].name, quoted(plan.keys[0].target)
+                cut = KeyRanges.over(*names, *bounds, rows)
                 known = self.part.shift if self.part is not None else None
                 return cut if known is None else replace(cut, shift=known)
         return HashRanges.over("key" if self.sample is not None and plan.keys else "row", rows)
@@ -206,7 +201,7 @@ class Comparison:
 
         Cut by a hash of the row, it is in one range here and in another one there.
         """
-        keyed = bool(self.source.plan.keys) and ranges.hashed == "row"
+        keyed = bool(self.plan.keys) and ranges.hashed == "row"
         return keyed and sum(_size(n, ours, theirs) for n in differing) > AT_ONCE
 
     def _narrow(self, report: TableReport, ranges: Ranges, groups: Iterable[list[int]]) -> None:
@@ -216,7 +211,7 @@ class Comparison:
             self.pace.look()
             ours = list(self.source.rows(self.sessions[0], ranges, group))
             theirs = self.target.rows(ranges, group)
-            if not self.source.plan.keys:
+            if not self.plan.keys:
                 _count_rows(report, ours, theirs)
                 continue
             for key_hash, one in _match(ours, theirs):
@@ -237,8 +232,8 @@ class Comparison:
             return []
         keys = [one.key for one in changed.values()]
         ours = self.source.column_hashes(self.sessions[0], keys)
-        theirs = self.target.column_hashes(list(changed))
-        names = [column.name for column in self.source.plan.columns]
+        theirs = self.target.column_hashes({hash_: one.key for hash_, one in changed.items()})
+        names = [column.name for column in self.plan.columns]
         return [
             replace(one, columns=_differing_columns(names, ours.get(h, []), theirs.get(h, [])))
             for h, one in changed.items()

@@ -7,7 +7,6 @@ their values instead, old and new.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TypeVar
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -19,10 +18,12 @@ from pgtide.log.storage import Storage
 from pgtide.spark.compaction import from_old_row
 from pgtide.spark.layout import ROW_OPS
 from pgtide.spark.paths import spark_path
-from pgtide.verify.logged_keys import logged_keys
+from pgtide.verify.logged_keys import Window, logged_keys
 from pgtide.verify.moment import Moment
 from pgtide.verify.planning import TablePlan
+from pgtide.verify.postgres_side import InFlight
 from pgtide.verify.target_side import TargetTable
+from pgtide.verify.targets import Plan
 
 T = TypeVar("T")
 
@@ -31,21 +32,21 @@ MOST = 1_000_000  # they are kept in memory, and sent to the source
 
 def rows_in_flight(
     spark: SparkSession, log: Storage, plan: TablePlan, moment: Moment, target: TargetTable
-) -> Sequence[tuple[str, ...]] | Sequence[int]:
+) -> InFlight:
     """Keys in flight as texts, or hashes of rows of a table without a key.
 
     The log is to be read after the target's version was pinned: nothing is in that version which
     is not in the log.
     """
     if plan.keys:
-        return _keys(log, plan, moment)
+        return keys_in_flight(log, plan, Window(moment))
     events = _events(spark, log, plan, moment)
     layout = plan.mirror.layout
     everything = range(len(layout.columns))
     new = from_old_row(events, layout, everything).filter("after IS NOT NULL")
     old = events.withColumn("after", F.col("before")).filter("after IS NOT NULL")
     rows = plan.mirror.project(new).unionByName(plan.mirror.project(old))
-    return _bounded(plan, target.hashes_of(rows))
+    return bounded(plan, target.hashes_of(rows))
 
 
 def _events(spark: SparkSession, log: Storage, plan: TablePlan, moment: Moment) -> DataFrame:
@@ -72,16 +73,18 @@ def _unseen(moment: Moment) -> Column | None:
     return day & (F.col("committed_at") >= F.lit(moment.oldest)) & unseen
 
 
-def _keys(log: Storage, plan: TablePlan, moment: Moment) -> list[tuple[str, ...]]:
+def keys_in_flight(log: Storage, plan: Plan, window: Window) -> list[tuple[str, ...]]:
+    """Keys as texts. Needs no Spark."""
     found: set[tuple[str, ...]] = set()
-    for key in logged_keys(log.child(CHANGES), plan, moment):
+    for key in logged_keys(log.child(CHANGES), plan, window):
         found.add(key)
         if len(found) > MOST:
             break
-    return _bounded(plan, sorted(found))
+    return bounded(plan, sorted(found))
 
 
-def _bounded(plan: TablePlan, found: list[T]) -> list[T]:
+def bounded(plan: Plan, found: list[T]) -> list[T]:
+    """What was found, or an error if that is too much."""
     if len(found) > MOST:
         raise SourceExhausted(
             "too many rows are being changed to leave them out",

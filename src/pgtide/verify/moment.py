@@ -17,12 +17,12 @@ kept waiting for long: the moment is given up then, and taken again later.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import psycopg
 
@@ -31,7 +31,10 @@ from pgtide.position import Lsn
 from pgtide.postgres.connection import SqlConnection, connect, no_timeouts, translate
 from pgtide.postgres.visibility import Visibility
 
+T = TypeVar("T")
+
 NAME = "pgtide verify"
+EXPORT = "SELECT pg_export_snapshot()"
 LOCK_TIMEOUT_S = 3
 ATTEMPTS = 10  # to get all locks
 YIELD_S = 30  # that somebody may wait for one of the tables
@@ -58,6 +61,10 @@ SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'relation'
 """
 
 
+class Changed(Exception):
+    """The tables are not those any more that were locked: look again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Moment:
     """A snapshot and its surroundings."""
@@ -68,8 +75,8 @@ class Moment:
     oldest: datetime | None  # nothing hidden was committed before; None: that cannot be told
 
 
-class SourceMoment:
-    """Holds a moment of the source, with locks on the tables that are looked at."""
+class LockedSnapshot:
+    """A snapshot that several sessions see, with locks on the tables that are looked at."""
 
     def __init__(self, url: str, relations: Mapping[int, str], sessions: int = 1) -> None:
         """``relations``: quoted names by oid; ``sessions``: how many are to read them."""
@@ -79,13 +86,13 @@ class SourceMoment:
         self._looked_at = time.monotonic()
         self._all: list[SqlConnection] = []
 
-    def __enter__(self) -> Self:
+    def _attempts(self, take: Callable[[], T]) -> T:
+        """What ``take`` gives, tried again while somebody else needs a table."""
         try:
             for attempt in range(ATTEMPTS):
                 try:
-                    self.moment = self._take()
-                    return self
-                except psycopg.errors.LockNotAvailable:
+                    return take()
+                except (psycopg.errors.LockNotAvailable, Changed):
                     self.close()
                     time.sleep(0.1 * attempt)  # somebody else needs the table first
         except psycopg.Error as exc:
@@ -100,26 +107,11 @@ class SourceMoment:
             hint="Try again later: pgtide verify",
         )
 
-    def _take(self) -> Moment:
-        with connect(self._url, application_name=NAME) as probe:
-            for _ in range(self._count + 1):
-                self._all.append(connect(self._url, application_name=NAME))
-                self._begin(self._all[-1])
-            keeper = self._all[0]
-            oldest = _value(probe, _OLDEST)
-            before = Lsn.parse(_value(probe, "SELECT pg_current_wal_insert_lsn()::text"))
-            name = _value(keeper, "SELECT pg_export_snapshot()")
-            seen = Visibility.parse(_value(keeper, "SELECT pg_current_snapshot()::text"))
-            after = Lsn.parse(_value(probe, "SELECT pg_current_wal_insert_lsn()::text"))
-            nudge(probe)
-        for session in self.sessions:
-            session.execute(f"SET TRANSACTION SNAPSHOT '{name}'".encode())
-        return Moment(
-            before=before,
-            after=after,
-            visibility=seen,
-            oldest=None if oldest is None else oldest - CLOCK_SLACK,
-        )
+    def _open(self) -> None:
+        """The sessions, each with its locks and without a snapshot yet."""
+        for _ in range(self._count + 1):
+            self._all.append(connect(self._url, application_name=NAME))
+            self._begin(self._all[-1])
 
     def _begin(self, session: SqlConnection) -> None:
         session.execute(_SESSION)
@@ -127,6 +119,11 @@ class SourceMoment:
         session.execute(f"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY; {_LOCK_TIMEOUT}")
         for name in self._relations.values():
             session.execute(f"LOCK TABLE ONLY {name} IN ACCESS SHARE MODE".encode())
+
+    def _share(self, name: str) -> None:
+        """Let the other sessions see what the keeper does."""
+        for session in self.sessions:
+            session.execute(f"SET TRANSACTION SNAPSHOT '{name}'".encode())
 
     @property
     def keeper(self) -> SqlConnection:
@@ -164,6 +161,31 @@ class SourceMoment:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class SourceMoment(LockedSnapshot):
+    """Holds a moment of the source."""
+
+    def __enter__(self) -> Self:
+        self.moment = self._attempts(self._take)
+        return self
+
+    def _take(self) -> Moment:
+        with connect(self._url, application_name=NAME) as probe:
+            self._open()
+            oldest = _value(probe, _OLDEST)
+            before = Lsn.parse(_value(probe, "SELECT pg_current_wal_insert_lsn()::text"))
+            name = _value(self.keeper, EXPORT)
+            seen = Visibility.parse(_value(self.keeper, "SELECT pg_current_snapshot()::text"))
+            after = Lsn.parse(_value(probe, "SELECT pg_current_wal_insert_lsn()::text"))
+            nudge(probe)
+        self._share(name)
+        return Moment(
+            before=before,
+            after=after,
+            visibility=seen,
+            oldest=None if oldest is None else oldest - CLOCK_SLACK,
+        )
 
 
 def nudge(connection: SqlConnection) -> None:

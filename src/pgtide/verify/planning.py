@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
+from pgtide import oids
 from pgtide.config.model import Pipeline
-from pgtide.config.sinks import DeltaSettings
+from pgtide.config.sinks import DeltaSettings, PostgresSettings
 from pgtide.errors import ConfigError, PipelineError
 from pgtide.rules import TableRules, compile_rules
 from pgtide.rules.cells import Cell
@@ -21,9 +22,11 @@ from pgtide.spark.cells import CellReader
 from pgtide.spark.column_names import target_names
 from pgtide.spark.layout import TableName
 from pgtide.spark.logged_table import LoggedTable
-from pgtide.verify.canonical import Canonical, canonical
+from pgtide.verify.canonical import Canonical, canonical, identifier
+from pgtide.verify.postgres_side import KeyColumn, Side
 from pgtide.verify.relations import Relation
 
+INTEGERS = frozenset({oids.INT2, oids.INT4, oids.INT8})
 BY_RULE = "a rule changes it"
 UNCOMPARABLE = "there is no exact comparison for its type"
 ARRAY_UNDER_NULL = "arrays that the mirror's type cannot hold are NULL there"
@@ -60,6 +63,24 @@ class TablePlan:
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def source(self) -> Side:
+        conditions: tuple[str, ...] = ()
+        if self.mirror.reader.policy == "null":
+            # A row whose key the mirror's type cannot hold has no place in it.
+            conditions = tuple(f"({key.value.source}) IS NOT NULL" for key in self.keys)
+        return Side(
+            relations=self.relations,
+            values=tuple(value.source for value in self.values),
+            keys=tuple(KeyColumn(identifier(c.name), c.type_name) for c in self.key_columns),
+            key_values=tuple(value.source for value in self.key_values),
+            conditions=conditions,
+        )
+
+    @property
+    def numbered(self) -> bool:
+        return len(self.key_columns) == 1 and is_integer(self.key_columns[0])
+
+    @property
     def values(self) -> list[Canonical]:
         return [column.value for column in self.columns]
 
@@ -71,11 +92,18 @@ class TablePlan:
 def refusal(pipeline: Pipeline) -> str:
     """Why no table of a pipeline can be compared; empty when some can."""
     sink = pipeline.sink
+    if isinstance(sink, PostgresSettings):
+        return ""
     if not isinstance(sink, DeltaSettings):
         return f"a {sink.type} sink has no rows to compare with the source"
     if sink.mode != "mirror":
         return f"a Delta table in mode {sink.mode} does not hold the rows of the source"
     return ""
+
+
+def is_integer(column: Column) -> bool:
+    """Whether values can be cut into ranges by a shift."""
+    return (column.base_oid or column.type_oid) in INTEGERS
 
 
 def refuse_rules(rules: TableRules) -> None:
@@ -93,7 +121,7 @@ def plan_table(
 ) -> TablePlan:
     """The plan for a table as the catalog has it; Refused when it cannot be compared."""
     assert isinstance(pipeline.sink, DeltaSettings)
-    logged = _logged(shape, shapes)
+    logged = logged_table(shape, shapes)
     rules = compile_rules(pipeline.rules, pipeline.routes, shape.schema, shape.table)
     refuse_rules(rules)
     policy = pipeline.on_unrepresentable
@@ -148,7 +176,8 @@ def plan_table(
     )
 
 
-def _logged(shape: Shape, shapes: Mapping[int, Shape]) -> LoggedTable:
+def logged_table(shape: Shape, shapes: Mapping[int, Shape]) -> LoggedTable:
+    """What the log has of a table; Refused when it does not know it."""
     mine = {
         known.id: known for known in shapes.values() if shape.oid in (known.oid, known.root_oid)
     }

@@ -52,10 +52,19 @@ class KeyRanges:
         return f"({self.source}::bigint >> {self.shift})"
 
     @property
+    def beside(self) -> int:
+        """A row without a key, which only a target can have, counts beside the source's keys."""
+        return self.low - 1 if self.low > -(2**63) else self.high
+
+    @property
     def of_target(self) -> Sql:
-        # A row without a key, which only a mirror can have, counts beside the source's keys.
-        beside = self.low - 1 if self.low > -(2**63) else self.high
-        return Sql(f"shiftright(coalesce(CAST({self.target} AS BIGINT), {beside}), {self.shift})")
+        key = f"coalesce(CAST({self.target} AS BIGINT), {self.beside})"
+        return Sql(f"shiftright({key}, {self.shift})")
+
+    @property
+    def outside(self) -> str:
+        """SQL of Postgres: rows that are in none of the source's ranges."""
+        return f"NOT {self.within(self.numbers)}"
 
     @property
     def finer(self) -> KeyRanges | None:

@@ -12,8 +12,6 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Self
 
-from pyspark.sql import SparkSession
-
 from pgtide.capture.pacing import is_time
 from pgtide.config.model import Config
 from pgtide.errors import PipelineError, TargetUnavailable
@@ -25,10 +23,11 @@ from pgtide.pipeline.lag import is_ahead
 from pgtide.pipeline.lease import holder_of
 from pgtide.pipeline.running import PipelineRun
 from pgtide.pipeline.state import State, StateFile
-from pgtide.position import Lsn
+from pgtide.position import Lsn, Position
 from pgtide.postgres.connection import connect
 from pgtide.verify.moment import NAME, nudge
 from pgtide.verify.own_capture import OwnCapture
+from pgtide.verify.spark_when_needed import SparkWhenNeeded, started
 
 POLL_S = 0.2
 PATIENCE_S = 600.0  # without any progress of whoever runs elsewhere
@@ -41,11 +40,12 @@ SILENCE_S = 30.0
 class Readiness:
     """A pipeline and the log before it."""
 
-    spark: SparkSession
+    spark: SparkWhenNeeded
     config: Config
     pipeline: str
     stop: threading.Event = field(default_factory=threading.Event)
     run_here: bool = True  # whether what does not run may be run here
+    told: Callable[[], Position | None] = lambda: None  # the last that the target says to have
 
     def __post_init__(self) -> None:
         self._storage = Storage(self.config.log.path, self.config.log.storage)
@@ -97,10 +97,14 @@ class Readiness:
     def _applied(self, lsn: Lsn) -> tuple[bool, object]:
         state = self._file.load()
         snapshot = self._log.snapshot()
-        if state is None:
-            return not _rows_until(snapshot, lsn), None
-        waiting = [f for f in snapshot.files if is_ahead(f, state.position) and f.low.lsn <= lsn]
-        return not waiting and state.resuming is None, state.position
+        if state is not None and state.resuming is not None:
+            return False, state.position
+        if state is not None and _has(state.position, snapshot, lsn):
+            return True, state.position
+        # The state is saved after the target was written, and the target may know more by then.
+        if (told := self.told()) is not None:
+            return _has(Position(told.lsn, told.seq + 1), snapshot, lsn), told
+        return state is None and not _rows_until(snapshot, lsn), state and state.position
 
     def _settled(self, tables: Collection[str]) -> tuple[bool, object]:
         store = RefreshStore(self._storage)
@@ -167,7 +171,12 @@ class Readiness:
         return None if state is None else (state.position, state.batches)
 
     def _run(self) -> None:
-        PipelineRun(self.spark, self.config, self.pipeline).run(until_current=True)
+        PipelineRun(started(self.spark), self.config, self.pipeline).run(until_current=True)
+
+
+def _has(position: Position, snapshot: Snapshot, lsn: Lsn) -> bool:
+    """Whether nothing until ``lsn`` is at this position or behind it."""
+    return not any(is_ahead(f, position) and f.low.lsn <= lsn for f in snapshot.files)
 
 
 def _rows_until(snapshot: Snapshot, lsn: Lsn) -> bool:

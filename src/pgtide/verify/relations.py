@@ -80,6 +80,19 @@ def read_relations(
     return found
 
 
+def holding(
+    connection: SqlConnection, layouts: Mapping[int, Shape], root: Shape
+) -> tuple[Relation, ...]:
+    """The relations that hold a table's rows, whatever is published of them."""
+    shapes = [root, *(s for s in layouts.values() if s.root_oid == root.oid)]
+    facts = {oid: rest for oid, *rest in connection.execute(_FACTS, [[s.oid for s in shapes]])}
+    return tuple(
+        _relation(shape, facts[shape.oid], whole=True)
+        for shape in shapes
+        if facts.get(shape.oid, ["p"])[0] == "r"
+    )
+
+
 def _relation(shape: Shape, facts: list[Any], whole: bool | None) -> Relation:
     """``whole``: whether every kind of change is published; None: nothing is."""
     _, rows, pages = facts

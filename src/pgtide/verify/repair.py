@@ -6,8 +6,6 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from pyspark.sql import SparkSession
-
 from pgtide.config.model import Config
 from pgtide.errors import PipelineError, TargetUnavailable
 from pgtide.log.refreshes import ENDED, Refresh, RefreshStore, Standing
@@ -15,6 +13,7 @@ from pgtide.log.storage import Storage
 from pgtide.position import Lsn
 from pgtide.verify.readiness import Readiness
 from pgtide.verify.report import REPAIRED, PipelineReport, TableReport
+from pgtide.verify.spark_when_needed import SparkWhenNeeded
 
 POLL_S = 0.2
 PATIENCE_S = 600.0  # without any progress of the refresh
@@ -39,7 +38,7 @@ def repairable(table: TableReport) -> bool:
 class Repair:
     """Asks for refreshes, and waits until the pipeline has applied them."""
 
-    spark: SparkSession
+    spark: SparkWhenNeeded
     config: Config
     pipeline: str
     stop: threading.Event = field(default_factory=threading.Event)

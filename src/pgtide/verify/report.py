@@ -39,6 +39,7 @@ class TableReport:
     left_out: dict[str, str] = field(default_factory=dict)  # columns, and why
     sample: float | None = None
     refused: str = ""  # why the table was not compared
+    note: str = ""  # what else there is to say: the target has no such table
     seconds: float = 0.0
     keys: list[tuple[str, ...]] = field(default_factory=list, repr=False)  # to be repaired
 

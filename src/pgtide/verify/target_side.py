@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -15,8 +15,8 @@ from pgtide.spark.sql_text import Sql, quoted
 from pgtide.spark.static_calls import FIRST_EIGHT_BYTES, MD5, static_call
 from pgtide.verify.canonical import Canonical, bits_name, made_name, row_target
 from pgtide.verify.planning import Compared, TablePlan
+from pgtide.verify.postgres_side import InFlight, Row, Sums, merged
 from pgtide.verify.ranges import KeyRanges, Ranges
-from pgtide.verify.source_side import Row, Sums, merged
 
 ROW_HASH, KEY_HASH, NUMBER = "_pgtide_row_hash", "_pgtide_key_hash", "_pgtide_range"
 
@@ -39,7 +39,7 @@ class TargetTable:
     spark: SparkSession
     plan: TablePlan
     version: int | None  # None: there is no such table, which is an empty one
-    in_flight: Sequence[tuple[str, ...]] | Sequence[int]
+    in_flight: InFlight
     gentle: bool = False  # use one core at most
 
     def checksums(
@@ -78,7 +78,7 @@ class TargetTable:
         chosen = frame.select(key_hash, ROW_HASH, *keys)
         return [Row(row[0], row[1], tuple(row[2:])) for row in chosen.collect()]
 
-    def column_hashes(self, key_hashes: Sequence[int]) -> dict[int, list[int]]:
+    def column_hashes(self, key_hashes: Collection[int]) -> dict[int, list[int]]:
         """By key, a hash of each column."""
         columns = [self._hash([value]).alias(f"c{n}") for n, value in enumerate(self.plan.values)]
         frame = self._hashed(row=False).filter(F.col(KEY_HASH).isin(*key_hashes))

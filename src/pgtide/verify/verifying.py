@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeAlias
-
-from pyspark.sql import SparkSession
 
 from pgtide.config.model import Config
 from pgtide.config.patterns import TablePatterns
-from pgtide.config.sinks import DeltaSettings
+from pgtide.config.sinks import PostgresSettings
 from pgtide.errors import ConfigError, Yielded
 from pgtide.log.reader import Log
 from pgtide.log.refreshes import RefreshStore
@@ -22,18 +21,21 @@ from pgtide.log.storage import Storage
 from pgtide.position import Lsn
 from pgtide.postgres.catalog import read_layouts, selects
 from pgtide.postgres.connection import connect
-from pgtide.rules import compile_rules
+from pgtide.rules import TableRules, compile_rules
 from pgtide.shape import Shape
-from pgtide.sinks.delta.target import Target
+from pgtide.spark.layout import TableName
 from pgtide.verify.comparing import Comparison, Pace, Part
-from pgtide.verify.in_flight import rows_in_flight
+from pgtide.verify.lake import Lake
 from pgtide.verify.moment import NAME, SourceMoment, nudge
-from pgtide.verify.planning import Refused, TablePlan, plan_table, refusal, refuse_rules
+from pgtide.verify.planning import Refused, refusal, refuse_rules
+from pgtide.verify.postgres_side import PostgresTable
 from pgtide.verify.readiness import Readiness
-from pgtide.verify.relations import Relation, quoted_name, read_relations
+from pgtide.verify.relations import quoted_name, read_relations
+from pgtide.verify.replica import Replica
 from pgtide.verify.report import PipelineReport, TableReport
-from pgtide.verify.source_side import SourceTable
-from pgtide.verify.target_side import TargetTable, verifying_session
+from pgtide.verify.spark_when_needed import SparkWhenNeeded, started
+from pgtide.verify.target_side import verifying_session
+from pgtide.verify.targets import PinnedTable, PinnedTargets, Targets
 
 GROUP_PAGES = 131_072  # of tables that share a snapshot: 1 GB
 GROUP_TABLES = 50
@@ -67,18 +69,15 @@ class Verification:
     """One pass over tables of a pipeline."""
 
     def __init__(
-        self, spark: SparkSession, config: Config, pipeline: str, options: Options | None = None
+        self, spark: SparkWhenNeeded, config: Config, pipeline: str, options: Options | None = None
     ) -> None:
         self._options = options or Options()
         self._config = config
         self._name = pipeline
         self._settings = config.pipelines[pipeline]
-        self._spark = verifying_session(spark)
+        self._spark = spark
         self._storage = Storage(config.log.path, config.log.storage)
         self._url = config.source.url.reveal()
-        self._readiness = Readiness(
-            spark, config, pipeline, self._options.stop, self._options.run_here
-        )
 
     def run(self) -> PipelineReport:
         """Compare; never an error because tables differ."""
@@ -87,10 +86,32 @@ class Verification:
             return report
         if self._options.sample is not None:
             report.seed = self._options.seed
+        self._targets = self._open_targets()
+        self._readiness = Readiness(
+            self._spark,
+            self._config,
+            self._name,
+            self._options.stop,
+            self._options.run_here,
+            self._targets.position,
+        )
         for group in self._groups(self._tables(), report):
             report.tables += self._attempts(group)
         report.tables.sort(key=lambda table: table.table)
         return report
+
+    def _open_targets(self) -> Targets:
+        sink = self._settings.sink
+        if isinstance(sink, PostgresSettings):
+            return Replica(sink, self._settings, self._name, self._storage, self._sessions)
+        spark = verifying_session(started(self._spark))
+        return Lake(spark, self._settings, self._storage, self._options.gentle)
+
+    @property
+    def _sessions(self) -> int:
+        """That read a database at the same time."""
+        wanted = 1 if self._options.gentle else self._config.history.parallelism or SESSIONS
+        return min(wanted, os.cpu_count() or 1, 8)
 
     def _attempts(self, group: Group) -> list[TableReport]:
         """Compare the tables of a group; again, one by one, when somebody needed one of them."""
@@ -129,6 +150,7 @@ class Verification:
         with connect(self._url, application_name=NAME) as probe:
             layouts = read_layouts(probe)
             roots = self._roots(layouts)
+            self._shared = self._shared_targets(layouts)
             found = read_relations(probe, self._config.source.slot, layouts, roots)
         if self._options.tables and not roots:
             raise ConfigError(
@@ -137,6 +159,20 @@ class Verification:
             )
         pages = {oid: sum(r.pages for r in relations) for oid, relations in found.items()}
         return [(root, self._members(root, layouts), pages[root.oid]) for root in roots]
+
+    def _shared_targets(self, layouts: Mapping[int, Shape]) -> set[TableName]:
+        """Tables of a database that several of the source go to; a mirror has one for each."""
+        if not isinstance(self._settings.sink, PostgresSettings):
+            return set()
+        wanted = TablePatterns(self._settings.tables)
+        targets = Counter(
+            self._rules(shape).target
+            for shape in layouts.values()
+            if not shape.root_oid
+            and wanted.matches(shape.schema, shape.table)
+            and self._members(shape, layouts)
+        )
+        return {target for target, tables in targets.items() if tables > 1}
 
     def _roots(self, layouts: Mapping[int, Shape]) -> list[Shape]:
         wanted = TablePatterns(self._settings.tables)
@@ -179,8 +215,13 @@ class Verification:
             yield group
 
     def _refuse_early(self, root: Shape) -> None:
-        rules = self._settings.rules, self._settings.routes
-        refuse_rules(compile_rules(*rules, root.schema, root.table))
+        refuse_rules(self._rules(root))
+        if self._rules(root).target in self._shared:
+            raise Refused("other tables go into the same one of the target")
+
+    def _rules(self, root: Shape) -> TableRules:
+        settings = self._settings
+        return compile_rules(settings.rules, settings.routes, root.schema, root.table)
 
     # -- one group ----------------------------------------------------------------------------
 
@@ -192,26 +233,29 @@ class Verification:
     ) -> Part | None:
         """Compare tables in one snapshot; the next part of one that is compared in parts."""
         names = {shape.oid: quoted_name(shape) for _, members in group for shape in members}
-        wanted = 1 if self._options.gentle else self._config.history.parallelism or SESSIONS
-        sessions = min(wanted, os.cpu_count() or 1, 8)
         following = None
         with ExitStack() as stack:
             with self._readiness:
                 self._catch_up([shape.name for _, members in group for shape in members])
-                held = stack.enter_context(SourceMoment(self._url, names, sessions))
-                pinned = self._pin(held, group, tables)
-            for table, plan, version in pinned:
+                held = stack.enter_context(SourceMoment(self._url, names, self._sessions))
+                pinned, targets = self._pin(stack, held, group, tables)
+
+            def check() -> None:
+                held.check()
+                targets.check()
+
+            for table, target in pinned:
                 began = time.monotonic()
-                target = TargetTable(self._spark, plan, version, (), self._options.gentle)
-                found = rows_in_flight(self._spark, self._storage, plan, held.moment, target)
+                found = target.in_flight(held)
                 comparison = Comparison(
-                    source=SourceTable(plan, found),
-                    target=replace(target, in_flight=found),
+                    plan=target.plan,
+                    source=PostgresTable(target.plan.source, found),
+                    target=target.without(found),
                     sessions=held.sessions,
                     sample=self._options.sample,
                     seed=self._options.seed,
                     part=part,
-                    pace=Pace(self._options.rate, held.check, self._options.stop),
+                    pace=Pace(self._options.rate, check, self._options.stop),
                     on_progress=self._shown(table.table),
                 )
                 table.in_flight += len(found)
@@ -221,17 +265,21 @@ class Verification:
 
     def _pin(
         self,
+        stack: ExitStack,
         held: SourceMoment,
         group: Group,
         tables: dict[str, TableReport],
-    ) -> list[tuple[TableReport, TablePlan, int | None]]:
-        """Wait until the mirrors have what the snapshot sees, and choose the version of each."""
+    ) -> tuple[list[tuple[TableReport, PinnedTable]], PinnedTargets]:
+        """Wait until the targets have what the snapshot sees, and hold them as they are then."""
         layouts = read_layouts(held.keeper)
         known = {root.oid: {shape.oid for shape in members} for root, members in group}
         roots = [layouts[oid] for oid in known if oid in layouts]
         relations = read_relations(held.keeper, self._config.source.slot, layouts, roots)
         self._readiness.reach(held.moment.after, held.check)
         shapes = Log(self._config.log.path, self._config.log.storage).shapes()
+        targets = stack.enter_context(self._targets.pinned(roots))
+        state = self._readiness.state()
+        parked = {} if state is None else state.parked
         pinned = []
         for root in roots:
             table = tables.setdefault(root.name, TableReport(root.name))
@@ -239,35 +287,24 @@ class Verification:
             mine = tuple(r for r in relations[root.oid] if r.oid in known[root.oid])
             try:
                 self._refuse_unread([layouts[oid] for oid in known[root.oid] if oid in layouts])
-                plan = self._plan(root, mine, shapes)
-            except Refused as reason:
-                table.refused = str(reason)
+                if root.name in parked:
+                    resume = f"pgtide resume --pipeline {self._name}"
+                    raise Refused(f"the pipeline has parked it: {resume}")
+                for reason in filter(None, (relation.refused for relation in mine)):
+                    raise Refused(reason)
+                target = targets.table(root, mine, shapes)
+            except Refused as refused:
+                table.refused = str(refused)
                 continue
-            table.key = tuple(key.name for key in plan.keys)
-            table.left_out = dict(plan.left_out)
-            opened = plan.target.open()
-            pinned.append((table, plan, None if opened is None else opened.version()))
-        return pinned
+            table.key = tuple(key.name for key in target.plan.keys)
+            table.left_out, table.note = dict(target.plan.left_out), target.note
+            pinned.append((table, target))
+        return pinned, targets
 
     def _refuse_unread(self, members: Sequence[Shape]) -> None:
         store = RefreshStore(self._storage)
         if any(store.completing(shape.schema, shape.table) for shape in members):
             raise Refused("its rows are still being read from the source")
-
-    def _plan(
-        self, root: Shape, relations: tuple[Relation, ...], shapes: Mapping[int, Shape]
-    ) -> TablePlan:
-        state = self._readiness.state()
-        if state is not None and root.name in state.parked:
-            raise Refused(f"the pipeline has parked it: pgtide resume --pipeline {self._name}")
-        for relation in relations:
-            if relation.refused:
-                raise Refused(relation.refused)
-        sink = self._settings.sink
-        assert isinstance(sink, DeltaSettings)
-        rules = compile_rules(self._settings.rules, self._settings.routes, root.schema, root.table)
-        target = Target.of(self._spark, sink.path, rules.target, sink.storage)
-        return plan_table(self._settings, root, relations, shapes, target)
 
     def _shown(self, table: str) -> Callable[[int, int], None] | None:
         tell = self._options.on_progress
