@@ -18,7 +18,6 @@ import pytest
 from tests.fixtures.capture import MakeCaptured, flushed
 from tests.fixtures.databases import Database
 from tests.fixtures.postgres import MakeServer
-from tests.fixtures.waiting import wait_until
 from tests.sinks.postgres.replicas import PIPELINE
 from tests.sinks.postgres.writers import ACCOUNTS, BALANCE, TABLES, Writers
 
@@ -71,6 +70,15 @@ def _start(config: Path, output: Path, *arguments: str) -> subprocess.Popen[byte
         )
 
 
+def _lives_for(process: subprocess.Popen[bytes], seconds: float, output: Path) -> None:
+    """Leave it alone for a while; it must not end by itself."""
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return
+    pytest.fail(f"it ended by itself: {output.read_text()[-4000:]}")
+
+
 def _capture_of(process: subprocess.Popen[bytes]) -> int | None:
     """The child that captures: the one that is not Java."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
@@ -103,14 +111,11 @@ def test_a_replica_survives_everything(
             for kill in range(KILLS):
                 process = _start(config, output, "run")
                 try:
-                    with pytest.raises(AssertionError):
-                        pause = dice.uniform(7, 22)
-                        wait_until(lambda: process.poll() is not None, timeout_s=pause)
+                    _lives_for(process, dice.uniform(7, 22), output)
                     alone = _capture_of(process) if kill % 3 == 2 else None
                     if alone is not None:
                         os.kill(alone, signal.SIGKILL)
-                        with pytest.raises(AssertionError):
-                            wait_until(lambda: process.poll() is not None, timeout_s=3)
+                        _lives_for(process, 3, output)
                     if kill in (5, 12):
                         server.restart("immediate")
                 finally:

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import psycopg
+from psycopg.types.json import Jsonb
 
 from tests.fixtures.databases import Database
 
@@ -91,7 +92,7 @@ class Writers:
             items = list(range(10_000)) if n % 50 == 0 else [n]
             connection.execute(
                 "INSERT INTO children (parent, doc) SELECT %s, %s FROM generate_series(1, 3)",
-                [made[0], psycopg.types.json.Jsonb(items)],
+                [made[0], Jsonb(items)],
             )
             if n % 3 == 0:
                 connection.execute("UPDATE parents SET id = -id WHERE id = %s", [made[0]])
