@@ -84,8 +84,9 @@ bench-copy: setup  ## A database copied, against pg_dump | psql
 postgres-versions:  ## Fetch the Postgres releases of the version tests (needs Maven)
 	scripts/postgres-versions
 
-s3-server:  ## Fetch the S3-compatible server of the object store tests (needs Maven)
+s3-server: setup  ## Fetch the S3-compatible server of the object store tests (needs Maven)
 	scripts/s3-server
+	$(BIN)/python -m pgtide.spark.jars s3
 
 requirements: .venv/.installed-dev  ## Pin the newest versions that pyproject.toml allows
 	$(COMPILE) pyproject.toml --extra demo --group build --upgrade -o requirements.txt

@@ -6,17 +6,20 @@ in one refresh.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
 from pgtide.capture import faults
+from pgtide.log.refreshes import Refresh
 from pgtide.postgres.embedded import bundled_bin_dir
 from tests.capture.replayed import replay
 from tests.capture.test_refresh import refresh, store_of, wait_for
@@ -265,3 +268,36 @@ def test_a_commit_record_right_behind_the_watermark(
         else:
             pytest.fail("no commit record began where a watermark ended")
     same_as_source(captured)
+
+
+def test_a_request_that_is_half_written(
+    big_rows: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The capture looks while somebody asks, or somebody was killed while asking."""
+    store, directory = store_of(big_rows), Path(big_rows.config.log.path) / "refresh"
+    written, go_on, replace = threading.Event(), threading.Event(), os.replace
+
+    def held(source: Path, target: Path) -> None:
+        if threading.current_thread() is asking:
+            written.set()
+            go_on.wait(60)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", held)
+    request = Refresh("public.t")
+    asking = threading.Thread(target=store.add, args=[request])
+    with big_rows.capturing() as running:
+        asking.start()
+        assert written.wait(30)
+        (half,) = directory.iterdir()
+        assert store.requests() == []
+        killed = half.with_name(half.name.replace(request.id, "killed"))
+        killed.write_bytes(half.read_bytes())
+        refresh(big_rows, keys=(("1",),))
+        wait_for(big_rows)
+        go_on.set()
+        asking.join()
+        wait_for(big_rows)
+        running.wait(flushed(big_rows.database))
+    assert store.standing(request.id).state == "done"
+    same_as_source(big_rows)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from pgtide.config import Config
-from pgtide.errors import TargetUnavailable
+from pgtide.errors import LogGap, TargetUnavailable
 from pgtide.log import retention
 from pgtide.log.maintenance import Maintenance
 from pgtide.log.readers import forget_reader, list_readers
 from pgtide.log.storage import Storage
+from pgtide.log.table import open_table
+from pgtide.pipeline import parking
 from pgtide.pipeline.parking import reader_name
 from pgtide.pipeline.running import PipelineRun
 from pgtide.pipeline.state import State
@@ -88,3 +91,30 @@ def test_in_the_middle_of_its_history(spark: SparkSession, captured: Captured) -
     insert(captured, 6)
     PipelineRun(spark, config, "lake").run(until_current=True)
     assert ids(spark, captured) == [1, 2, 3, 4, 5, 6]
+
+
+def test_retention_comes_before_it_is_known_again(
+    spark: SparkSession, captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it needs is there when it looks, and gone by the time that the log keeps it."""
+    captured.run("CREATE TABLE t (id int PRIMARY KEY);\n")
+    insert(captured, 1)
+    config = configure(captured)
+    log = Storage(config.log.path)
+    PipelineRun(spark, config, "lake").run(until_current=True)
+    insert(captured, 2)
+    forget_reader(log, reader_name("lake"))
+    register = parking.register
+
+    def late(*arguments: Any) -> None:
+        monkeypatch.setattr(parking, "register", register)
+        changes = log.child("changes")
+        assert retention.retain(
+            changes, open_table(changes), list_readers(log), 0.0, now=time.time() + 3 * 86_400
+        )
+        register(*arguments)
+
+    monkeypatch.setattr(parking, "register", late)
+    with pytest.raises(LogGap, match="no longer holds everything that the pipeline needs"):
+        PipelineRun(spark, config, "lake").run(until_current=True)
+    assert ids(spark, captured) == [1]

@@ -151,6 +151,51 @@ def test_two_tables_that_go_to_one(spark: SparkSession, captured: Captured) -> N
     assert lake(spark, captured, "b") == [(2,)]
 
 
+def test_two_tables_that_would_be_made_as_one(spark: SparkSession, captured: Captured) -> None:
+    """In the first batch of both: neither is written, whichever would have come first."""
+    captured.run("CREATE TABLE a (id int PRIMARY KEY);\nINSERT INTO a VALUES (1);")
+    captured.run("CREATE TABLE b (id int PRIMARY KEY);\nINSERT INTO b VALUES (2);")
+    captured.run("CREATE TABLE c (id int PRIMARY KEY);\nINSERT INTO c VALUES (3);")
+    captured.run("CREATE TABLE old (id int PRIMARY KEY);\nINSERT INTO old VALUES (4);")
+    captured.run("ALTER TABLE old RENAME TO new;\nINSERT INTO new VALUES (5);")
+    routes = [
+        {"table": "public.a", "to": "public.z"},
+        {"table": "public.b", "to": "public.z"},
+        {"table": "public.old", "to": "public.one"},
+        {"table": "public.new", "to": "public.one"},
+    ]
+    with pytest.raises(TargetError, match="two tables of the source would be one") as raised:
+        run(spark, captured, configure(captured, "mirror", routes=routes))
+    assert "public.a and public.b both go to public.z" in raised.value.detail
+    assert list((captured.directory / LAKE).iterdir()) == []
+    parking = configure(captured, "mirror", routes=routes, on_error="park")
+    run(spark, captured, parking)
+    state = StateFile(Storage(captured.config.log.path), "lake").load()
+    assert state is not None
+    assert set(state.parked) == {"public.a", "public.b"}
+    assert lake(spark, captured, "c") == [(3,)]
+    assert lake(spark, captured, "one") == [(4,), (5,)]
+    assert not (captured.directory / LAKE / "public" / "z").exists()
+
+
+def test_a_dropped_table_takes_no_other_with_it(
+    spark: SparkSession, database: Database, make_captured: MakeCaptured
+) -> None:
+    """One of which the lake has nothing, and whose route leads to another's place."""
+    database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    captured = make_captured(database)
+    routes = [{"table": "public.a", "to": "public.b"}]
+    config = configure(captured, "mirror", dropped_tables="drop", routes=routes)
+    captured.run("CREATE TABLE b (id int PRIMARY KEY);\nINSERT INTO b VALUES (1);")
+    run(spark, captured, config)
+    captured.run("DROP TABLE a;\nINSERT INTO b VALUES (2);\n")
+    run(spark, captured, config)
+    assert lake(spark, captured, "b") == [(1,), (2,)]
+    captured.run("DROP TABLE b;\n")
+    run(spark, captured, config)
+    assert not (captured.directory / LAKE / "public" / "b").exists()
+
+
 def test_a_rename_that_nobody_tells(
     spark: SparkSession, database: Database, make_captured: MakeCaptured
 ) -> None:

@@ -5,20 +5,21 @@ from __future__ import annotations
 import os
 import socket
 import time
+from datetime import UTC, timedelta, timezone
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from pgtide.config import Config
-from pgtide.errors import LogGap, PipelineError, Unrepresentable
+from pgtide.errors import ConfigError, LogGap, PipelineError, Unrepresentable
 from pgtide.log.readers import list_readers
 from pgtide.log.retention import retain
 from pgtide.log.storage import Storage
 from pgtide.log.table import open_table
 from pgtide.pipeline import replaying
 from pgtide.pipeline.lease import Lease, holder_of
-from pgtide.pipeline.replaying import replay, target_tables
+from pgtide.pipeline.replaying import replay, start_of, target_tables
 from pgtide.pipeline.running import PipelineRun
 from pgtide.pipeline.state import Parked, Resuming, State, StateFile, now, pipeline_names
 from pgtide.position import Lsn, Position
@@ -128,6 +129,47 @@ def test_replay_and_what_retention_took(spark: SparkSession, captured: Captured)
     StateFile(storage(config), "lake").drop()
     with pytest.raises(LogGap):
         run(spark, other)
+
+
+def test_replay_from_a_time(captured: Captured) -> None:
+    """At the first transaction that was committed then or later, if nothing since then is gone."""
+    captured.run("CREATE TABLE t (id int PRIMARY KEY);\nINSERT INTO t VALUES (1);\n")
+    captured.capture()
+    captured.run("INSERT INTO t VALUES (2);\nINSERT INTO t VALUES (3), (4);\n")
+    captured.capture()
+    config = captured.config
+    one, two, three, _ = captured.events("insert")
+    assert one.committed_at is not None
+    assert two.committed_at is not None
+    assert three.committed_at is not None
+    assert start_of(config, None) is None
+    assert start_of(config, "16/B374D848:3") == Position(Lsn.parse("16/B374D848"), 3)
+    for event in (one, two, three):
+        assert event.committed_at is not None
+        assert start_of(config, event.committed_at.isoformat()) == Position(event.position.lsn)
+    just_after = two.committed_at + timedelta(microseconds=1)
+    kathmandu = just_after.astimezone(timezone(timedelta(hours=5, minutes=45)))
+    naive = just_after.astimezone(UTC).replace(tzinfo=None)  # is UTC
+    assert start_of(config, str(kathmandu)) == Position(three.position.lsn)
+    assert start_of(config, str(naive)) == Position(three.position.lsn)
+    assert start_of(config, "1999-12-31") == Position(captured.events()[0].position.lsn)
+    with pytest.raises(ConfigError, match="nothing was committed since"):
+        start_of(config, "2999-12-31")
+    with pytest.raises(ConfigError, match="--from cannot be 'yesterday'"):
+        start_of(config, "yesterday")
+
+    changes = storage(config).child("changes")
+    retain(changes, open_table(changes), [], 0.0, now=time.time() + 3 * 86_400)
+    captured.run("INSERT INTO t VALUES (5);\nINSERT INTO t VALUES (6);\n")
+    captured.capture()
+    five, six = captured.events("insert")
+    assert six.committed_at is not None
+    assert start_of(config, str(six.committed_at)) == Position(six.position.lsn)
+    assert five.committed_at is not None
+    for moment in (two.committed_at, five.committed_at):
+        with pytest.raises(LogGap, match="does not go back far enough") as raised:
+            start_of(config, str(moment))
+        assert f"--from {captured.log.snapshot().complete_from}" in raised.value.hint
 
 
 def test_retention_waits_for_a_replay(

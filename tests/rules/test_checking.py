@@ -13,16 +13,19 @@ from typing import Any
 import pytest
 import yaml
 from pyspark.sql import SparkSession
+from pyspark.sql.types import DataType
 
+from pgtide import oids
 from pgtide.config import Config, Pipeline
 from pgtide.postgres.catalog import read_layouts
 from pgtide.postgres.connection import connect
 from pgtide.postgres.health import check_pipelines
 from pgtide.postgres.verdict import Check
+from pgtide.rules import sql
 from pgtide.rules.checking import check_rules
 from pgtide.rules.selecting import check_selection
 from pgtide.rules.sql_checking import check_sql
-from pgtide.shape import Shape
+from pgtide.shape import Column, Shape
 from tests.fixtures.databases import Database, Server
 
 TABLES = """
@@ -213,6 +216,48 @@ def test_sql(spark: SparkSession, shapes: list[Shape], rule: str, message: str) 
     (check,) = check_sql({"lake": faulty, "fine": pipeline(f"[{fine}]")}, shapes)
     assert check.level == "fail"
     assert check.message.startswith(f"lake: {message}")
+
+
+def test_sql_of_many_tables_is_few_questions(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables that differ in everything but the types of what the SQL names."""
+    asked: list[str] = []
+    ask = sql._ask
+
+    def counted(text: str) -> DataType | str:
+        asked.append(text)
+        return ask(text)
+
+    monkeypatch.setattr(sql, "_ask", counted)
+    kinds = [oids.TEXT, oids.NUMERIC, oids.DATE]
+    tables = [
+        Shape(
+            1000 + n,
+            "public",
+            f"t{n}",
+            (
+                Column("id", oids.INT4, attnum=1, key=True, identity=True),
+                *(Column(f"c{at}", kinds[at % 3], attnum=at + 2) for at in range(n)),
+                Column("tenant", oids.DATE if n == 7 else oids.INT4, attnum=n + 2),
+            ),
+        )
+        for n in range(80)
+    ]
+    filtered = pipeline("[{table: 'public.*', filter: {sql: 'tenant + 1 > id'}}]")
+    plain = pipeline("[{table: 'public.*', exclude: [c1]}]")
+    mixed = pipeline(
+        "[{table: 'public.*', transform: {column: tenant, sql: 'abs(tenant)'}},"
+        " {table: 'public.t8', filter: {sql: 'tenant > 0'}}]"
+    )
+    found = list(check_sql({"lake": filtered, "plain": plain, "mixed": mixed}, tables))
+    assert [check.message.split(":")[1] for check in found] == [
+        " rule 1 for public.t7",
+        " rule 1 for public.t7",
+    ]
+    assert len(asked) == 5, "each with a number and with a date, and that of t8"
+    list(check_sql({"lake": filtered}, tables))
+    assert len(asked) == 7, "settings of the session may be others by now"
 
 
 def test_sql_as_the_command_says_it(tables: Database, tmp_path: Path) -> None:

@@ -20,7 +20,10 @@ def test_every_bucket_has_its_own_settings() -> None:
         }
     )
     assert _object_stores(config) == {
+        "spark.hadoop.fs.s3a.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
         "spark.hadoop.fs.s3a.bucket.tide.endpoint": "http://a",
+        "spark.hadoop.fs.s3a.bucket.tide.path.style.access": "true",
         "spark.hadoop.fs.s3a.bucket.lake.endpoint": "http://b",
+        "spark.hadoop.fs.s3a.bucket.lake.path.style.access": "true",
     }
     assert spark_path("s3://lake/a") == "s3a://lake/a"

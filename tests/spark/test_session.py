@@ -33,6 +33,33 @@ except Exception as error:
     print(type(error).__name__)
 """
 
+IDLE = """
+from pathlib import Path
+import pgtide
+from tests.fixtures.waiting import wait_until
+spark = pgtide.session(**{"spark.master": "local[1]", "spark.driver.memory": "900m"})
+
+def parents():
+    found = {}
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (place / "cmdline").read_text()
+            parent = (place / "stat").read_text().rpartition(")")[2].split()[1]
+        except OSError:
+            continue  # it has ended
+        if "lookup_data_sources" in command:
+            found[place.name] = parent
+    return found
+
+java = str(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
+daemons = [pid for pid, parent in parents().items() if parent == java]
+print(len(daemons), "daemon")
+wait_until(lambda: not any(parent in daemons for parent in parents().values()), "it to go")
+print("none is left")
+reused = spark.sparkContext._jvm.org.apache.spark.SparkEnv.get().conf()
+print(reused.get("spark.python.worker.reuse", "true"), spark.range(3).rdd.map(lambda _: 1).sum())
+"""
+
 CANCELLED = """
 import sys
 from pathlib import Path
@@ -125,6 +152,13 @@ def test_a_session_without_delta_is_told_what_it_lacks() -> None:
 )
 def test_cores_of_a_master(master: str, cores: int) -> None:
     assert local_cores(master) == cores
+
+
+def test_no_worker_is_kept_that_would_be_left_alone() -> None:
+    """The one that looks for formats at the start: a minute later it would print a traceback."""
+    done = subprocess.run([sys.executable, "-c", IDLE], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["1 daemon", "none is left", "true 3"]
 
 
 def test_row_values_stay_out_of_the_output() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -83,3 +84,45 @@ def test_what_it_needs_is_kept(spark: SparkSession, captured: Captured) -> None:
     assert ids == list(range(1 + 4 * COMMITS))
     with pytest.raises(StreamingQueryException):
         deliver(pgtide.changes(spark, log, "t", stream=True), captured.directory / "unknown")
+
+
+@pytest.mark.slow
+def test_a_name_is_for_one_query(
+    spark: SparkSession, captured: Captured, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While two use it, it stays where the first one is, be the second ahead by far."""
+    captured.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    captured.execute("INSERT INTO t VALUES (0)")
+    captured.capture()
+    log = captured.config.log.path
+    storage = Storage(log)
+
+    def shared() -> DataFrame:
+        return pgtide.changes(spark, log, "t", stream=True, reader="shared")
+
+    slow = (
+        shared()
+        .writeStream.format("parquet")
+        .option("checkpointLocation", str(captured.directory / "slow" / "checkpoint"))
+        .trigger(processingTime="1 day")
+        .start(str(captured.directory / "slow" / "rows"))
+    )
+    try:
+        wait_until(lambda: slow.lastProgress, "its first batch", 120)
+        (before,) = list_readers(storage)
+        for round in range(3):
+            write(spark, captured, 1 + round * COMMITS)
+            deliver(shared(), captured.directory / "fast")
+        wait_until(lambda: "two queries use reader shared" in caplog.text, "the second query")
+        assert list_readers(storage) == [before]
+        assert "exception" not in caplog.text
+    finally:
+        slow.stop()
+
+    def moves() -> bool:
+        write(spark, captured, 1000 + COMMITS * next(rounds))
+        deliver(shared(), captured.directory / "fast")
+        return has_moved(storage, before)
+
+    rounds = count()
+    wait_until(moves, "it to be the other's", 120)

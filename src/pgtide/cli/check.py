@@ -76,7 +76,8 @@ def _sql_checks(config: Config) -> list[Check]:
     from pgtide.postgres.verdict import warn
     from pgtide.rules.checking import has_sql
 
-    if not any(has_sql(pipeline) for pipeline in config.pipelines.values()):
+    rules = [rule for pipeline in config.pipelines.values() for rule in pipeline.rules]
+    if not any(map(has_sql, rules)):
         return []
     with connect(config.source.url.reveal(), application_name="pgtide check") as conn:
         shapes = list(read_layouts(conn, TablePatterns(config.source.tables)).values())

@@ -22,8 +22,8 @@ def command(
         str | None,
         typer.Option(
             "--from",
-            metavar="POSITION",
-            help="LSN: deliver again from that transaction on, and delete nothing.",
+            metavar="POSITION|TIME",
+            help="Deliver again from that transaction on, and delete nothing.",
         ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -32,24 +32,25 @@ def command(
 
     Deletes the pipeline's Delta tables and what it knows of itself, then runs it until it has
     applied all that the log holds. With --from the target stays, and changes are delivered again
-    on top of it: for one that was restored to an earlier moment. Refused while the pipeline
-    runs, when the log does not go back far enough, and where files hold changes already. Exits
-    with 1 if tables are parked at the end. JSON: {"pipeline", "deleted": [place], "position",
-    "rows", "batches", "withheld", "last_batch", "parked"}.
+    on top of it: for one that was restored to an earlier moment. Of a time (ISO 8601, UTC unless
+    it says otherwise), from the first transaction on that was committed then or later. Refused
+    while the pipeline runs, when the log does not go back far enough, and where files hold
+    changes already. Exits with 1 if tables are parked at the end. JSON: {"pipeline", "deleted":
+    [place], "position", "rows", "batches", "withheld", "last_batch", "parked"}.
 
     \b
     Examples:
       pgtide replay --pipeline lake
       pgtide replay --pipeline lake --from 16/B374D848 --yes
+      pgtide replay --pipeline lake --from "2026-01-31 12:00"
     """
     invocation = ctx.ensure_object(Invocation)
     config = invocation.config
     known_pipeline(config, pipeline)
     from pgtide.cli.pipeline_facts import state_document
-    from pgtide.pipeline.replaying import check_replay, replay, target_tables
-    from pgtide.position import Position
+    from pgtide.pipeline.replaying import check_replay, replay, start_of, target_tables
 
-    position = Position.parse(start) if start is not None else None
+    position = start_of(config, start)
     check_replay(config, pipeline, position)
     deleted = target_tables(config, pipeline) if position is None else []
     if not yes:

@@ -24,6 +24,7 @@ from pgtide.log.storage import Storage
 from pgtide.position import Lsn
 
 DIRECTORY = "refresh"
+REQUEST_SUFFIX = ".request.json"
 KEEP_ENDED = timedelta(days=7)
 
 State: TypeAlias = Literal["queued", "running", "waiting", "paused", "done", "cancelled", "failed"]
@@ -98,7 +99,8 @@ class RefreshStore:
     def requests(self) -> list[Refresh]:
         """All requests, oldest first; those that ended long ago are forgotten."""
         names = (entry.path.rsplit("/", 1)[-1] for entry in walk(self._log, DIRECTORY))
-        ids = [name.removesuffix(".request.json") for name in names if ".request.json" in name]
+        # At its end: what goes on behind it is half of an atomic replacement, and no request yet.
+        ids = [name.removesuffix(REQUEST_SUFFIX) for name in names if name.endswith(REQUEST_SUFFIX)]
         found = [_request(content) for id in ids if (content := self._read(id, "request"))]
         return sorted(found, key=lambda request: (request.requested_at, request.id))
 

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable
+from datetime import datetime
 
 from pyspark.sql import SparkSession
 
 from pgtide.config import TablePatterns
 from pgtide.config.model import Config, Pipeline
 from pgtide.config.sinks import DeltaSettings, FileSettings
-from pgtide.errors import LogGap, PipelineError
+from pgtide.errors import ConfigError, LogGap, PipelineError
 from pgtide.log.files import delete, walk
+from pgtide.log.lookup import begins_before, first_since
 from pgtide.log.reader import Log
 from pgtide.log.readers import update_reader
+from pgtide.log.schema import CHANGES
 from pgtide.log.storage import Storage
 from pgtide.pipeline.lease import Lease
 from pgtide.pipeline.parking import reader_name
@@ -30,8 +33,37 @@ from pgtide.shape import Shape
 from pgtide.sinks.delta.lake import name_aside
 from pgtide.sinks.directories import table_path
 from pgtide.sinks.ledger import ledgers
+from pgtide.spark.moments import moment_of
 
 _DELTA_LOG = "_delta_log/"
+
+
+def start_of(config: Config, start: str | None) -> Position | None:
+    """Where a replay begins that is given a position or a time: ConfigError if it is neither.
+
+    Of a time: at the first transaction that was committed then or later.
+    """
+    moment = moment_of(start, "--from")
+    if not isinstance(moment, datetime):
+        return moment
+    snapshot = Log(config.log.path, config.log.storage).snapshot()
+    changes = Storage(config.log.path, config.log.storage).child(CHANGES)
+    found = first_since(changes, snapshot, moment)
+    if found is None:
+        raise ConfigError(
+            "nothing was committed since then",
+            detail=f"The log has no change of {moment.isoformat()} or later.",
+            hint="Give an earlier time; one without a zone is UTC.",
+        )
+    if snapshot.complete_from and not begins_before(changes, snapshot, moment, found):
+        raise LogGap(
+            "the log does not go back far enough",
+            detail=f"Retention has kept {snapshot.complete_from} and later, all of it committed "
+            f"since {moment.isoformat()}: there may have been more.",
+            hint="Give a later time; or, for a target that is complete up to there: "
+            f"--from {snapshot.complete_from}",
+        )
+    return Position(found)
 
 
 def check_replay(config: Config, name: str, start: Position | None) -> None:

@@ -52,10 +52,10 @@ def check_rules(pipelines: dict[str, Pipeline], shapes: Sequence[Shape]) -> Iter
             yield ok("rules", f"{name}: {counts} fit {len(tables)} tables")
 
 
-def has_sql(pipeline: Pipeline) -> bool:
-    """Whether some rule has SQL."""
-    given = [rule.filter or rule.transform for rule in pipeline.rules]
-    return any(one is not None and one.sql is not None for one in given)
+def has_sql(rule: Rule) -> bool:
+    """Whether a filter or a transform is SQL."""
+    given = rule.filter or rule.transform
+    return given is not None and given.sql is not None
 
 
 def _matches(patterns: TablePatterns, shape: Shape) -> bool:

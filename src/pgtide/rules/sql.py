@@ -8,7 +8,9 @@ and nothing but the row's own columns can be named.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, SparkSession
@@ -27,6 +29,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL | re.ASCII,
 )
+_answers: ContextVar[dict[str, t.DataType | str]] = ContextVar("answers")
 _PLAIN = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
@@ -42,8 +45,9 @@ def references(sql: str, names: Sequence[str]) -> list[str]:
 
 def expression(sql: str, cells: Sequence[Cell]) -> tuple[Column, t.DataType]:
     """The expression's value and type; raises ConfigError when it means nothing here."""
-    named = {name: f"pgtide_{at}" for at, name in enumerate(cell.name for cell in cells)}
-    chosen = [cell for cell in cells if cell.name in references(sql, list(named))]
+    used = references(sql, [cell.name for cell in cells])
+    chosen = [cell for cell in cells if cell.name in used]
+    named = {cell.name: f"pgtide_{at}" for at, cell in enumerate(chosen)}
     if len({cell.name.lower() for cell in chosen}) < len(chosen):
         raise ConfigError("its SQL names columns that differ by case only", hint="rename one first")
     values = [cell.value for cell in chosen]
@@ -51,14 +55,20 @@ def expression(sql: str, cells: Sequence[Cell]) -> tuple[Column, t.DataType]:
 
 
 def _over(sql: str, values: list[Column], named: dict[str, str], chosen: list[Cell]) -> Column:
+    fields = [value.alias(named[cell.name]) for value, cell in zip(values, chosen, strict=True)]
+    row = F.array(F.struct(*fields) if fields else F.lit(0))
+    body = _body(sql, named, chosen)
+    return F.call_function("transform", row, F.expr(f"{_ROW} -> {body}")).getItem(0)
+
+
+def _body(sql: str, named: dict[str, str], chosen: list[Cell]) -> str:
+    """The expression over the fields of a row."""
     body = f"({_spelled(sql, named)}\n)"  # on a line of its own: the text may end in a comment
     for cell in chosen:
         field = named[cell.name]
         variable = cell.name if _PLAIN.fullmatch(cell.name) else field
         body = f"transform(array({_ROW}.{field}), `{variable}` -> {body})[0]"
-    fields = [value.alias(named[cell.name]) for value, cell in zip(values, chosen, strict=True)]
-    row = F.array(F.struct(*fields) if fields else F.lit(0))
-    return F.call_function("transform", row, F.expr(f"{_ROW} -> {body}")).getItem(0)
+    return body
 
 
 def _spelled(sql: str, named: dict[str, str]) -> str:
@@ -73,18 +83,44 @@ def _spelled(sql: str, named: dict[str, str]) -> str:
 
 
 def _type(sql: str, named: dict[str, str], chosen: list[Cell]) -> t.DataType:
-    """By asking Spark about a frame that has these columns and no rows."""
-    spark = SparkSession.active()
-    empty = t.StructType([t.StructField(named[cell.name], cell.type) for cell in chosen])
-    values = [F.col(field.name) for field in empty]
+    """By asking Spark about a row that has these columns, in one question.
+
+    Their values are no constants to Spark: some functions take nothing else.
+    """
+    fields = [
+        f"'{named[cell.name]}', IF(id < 0, CAST(NULL AS {cell.type.simpleString()}), NULL)"
+        for cell in chosen
+    ]
+    row = f"named_struct({', '.join(fields)})" if fields else "0"
+    asked = f"transform(array({row}), {_ROW} -> {_body(sql, named, chosen)})[0]"
+    known = _answers.get({})
+    answer = known[asked] if asked in known else _ask(asked)
+    known[asked] = answer
+    if isinstance(answer, t.DataType):
+        return answer
+    raise ConfigError(
+        "its SQL cannot be used",
+        detail=answer,
+        hint="write an expression of Spark SQL over columns of the row, at this point of the rules",
+    )
+
+
+def _ask(asked: str) -> t.DataType | str:
+    """The type of an expression, or why it has none."""
     try:
-        frame = spark.createDataFrame([], empty)
-        return frame.select(_over(sql, values, named, chosen)).schema[0].dataType
+        return SparkSession.active().range(0).selectExpr(asked).schema[0].dataType
     except PySparkException as error:
-        lines = str(error).strip().splitlines()
-        raise ConfigError(
-            "its SQL cannot be used",
-            detail=lines[0] if lines else "",
-            hint="write an expression of Spark SQL over columns of the row, at this point of "
-            "the rules",
-        ) from None
+        return next(iter(str(error).strip().splitlines()), "Spark does not say why.")
+
+
+@contextmanager
+def asking_once() -> Iterator[None]:
+    """While this lasts, what Spark said of an expression and its columns' types is remembered.
+
+    Not longer: it hinges on settings of the session.
+    """
+    token = _answers.set({})
+    try:
+        yield
+    finally:
+        _answers.reset(token)

@@ -64,13 +64,23 @@ class CellReader:
             return F.expr("CAST(array() AS array<struct<column:string,text:string>>)")
         return F.expr(f"array_compact(array({', '.join(found)}))")
 
+    def described(self, value: Column) -> list[Cell]:
+        """A row by names and types alone; each cell has the same value, which is not its own."""
+        return [self._described(index, value, value) for index in range(len(self.layout.columns))]
+
     def _cell(self, index: int, side: str, sent: Column | None) -> Cell:
+        value, text = F.expr(self._read.typed(side, index)), F.expr(element(side, index))
+        return self._described(index, value, text, sent)
+
+    def _described(
+        self, index: int, value: Column, text: Column, sent: Column | None = None
+    ) -> Cell:
         column = self.layout.columns[index]
         return Cell(
             name=column.name,
             type=self.codec(index).spark_type,
-            value=F.expr(self._read.typed(side, index)),
-            text=F.expr(element(side, index)),
+            value=value,
+            text=text,
             sent=sent,
             type_oid=column.base_oid or column.type_oid,
             attnum=column.attnum,

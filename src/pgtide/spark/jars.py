@@ -2,7 +2,8 @@
 
 Spark's ``spark.jars.packages`` resolves Maven coordinates at every start. Here it
 happens once per release of Delta and Spark: the files that Spark does not already
-have are kept in the cache and named in ``spark.jars`` from then on.
+have are kept in the cache and named in ``spark.jars`` from then on. Those for S3 are
+over 600 MB, and fetched when a path is there: ``python -m pgtide.spark.jars s3``.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from pgtide.spark import java
 from pgtide.spark.cache import kept
 
 SCALA = "2.13"
+HADOOP = "hadoop-client-api"  # the jar that tells its version
+S3 = "hadoop-aws"
 
 FETCH_TIMEOUT_S = 900
 
@@ -37,9 +40,25 @@ def delta_package() -> str:
     return f"io.delta:delta-spark_{spark}_{SCALA}:{metadata.version('delta-spark')}"
 
 
+def s3_package() -> str:
+    """Maven coordinates of S3 for the Hadoop that the installed Spark has."""
+    (client,) = (spark_home() / "jars").glob(f"{HADOOP}-*.jar")
+    return f"org.apache.hadoop:{S3}:{client.stem.removeprefix(f'{HADOOP}-')}"
+
+
 def delta_jars(conf: Mapping[str, str] | None = None) -> list[Path]:
     """The jar files of Delta, fetched the first time; ``conf`` may name the repositories."""
-    package = delta_package()
+    return _jars(delta_package(), conf)
+
+
+def s3_jars(conf: Mapping[str, str] | None = None) -> list[Path]:
+    """The jar files for paths on S3, none where Spark has them, fetched the first time."""
+    if any((spark_home() / "jars").glob(f"{S3}-*.jar")):
+        return []
+    return _jars(s3_package(), conf)
+
+
+def _jars(package: str, conf: Mapping[str, str] | None) -> list[Path]:
     resolver = {name: value for name, value in (conf or {}).items() if name in RESOLVER}
     _, name, version = package.split(":")
     place = kept(f"jars/{name}-{version}", lambda draft: _fetch(package, draft, resolver))
@@ -98,7 +117,7 @@ def _artifact(file: str) -> str:
 
 if __name__ == "__main__":
     try:
-        for jar in delta_jars():
+        for jar in [*delta_jars(), *(s3_jars() if "s3" in sys.argv[1:] else ())]:
             print(jar)
     except EnvironmentMissing as error:
         print(f"error: {error.message}\n{error.detail}\nhint: {error.hint}", file=sys.stderr)

@@ -15,17 +15,22 @@ from pgtide.spark.swept_state import before
 Moment: TypeAlias = Position | datetime | str | None
 
 
-def moment_of(as_of: Moment) -> Position | datetime | None:
-    """What was meant; ConfigError when that is nothing."""
+def moment_of(as_of: Moment, name: str = "as_of") -> Position | datetime | None:
+    """What was meant by the argument of that name; ConfigError when that is nothing.
+
+    A time without a zone is UTC.
+    """
     try:
         if isinstance(as_of, str):
             as_of = Position.parse(as_of) if "/" in as_of else datetime.fromisoformat(as_of)
     except (ValueError, ConfigError):
         pass  # told below
+    if isinstance(as_of, datetime) and as_of.tzinfo is None:
+        return as_of.replace(tzinfo=UTC)
     if as_of is None or isinstance(as_of, Position | datetime):
         return as_of
     raise ConfigError(
-        f"as_of cannot be {as_of!r}",
+        f"{name} cannot be {as_of!r}",
         hint="Give a time, such as 2026-01-31 12:00:00 (UTC), or a position: 16/B374D848:3.",
     )
 
@@ -37,6 +42,5 @@ def until(as_of: Moment) -> Column:
         return F.lit(True)
     if isinstance(as_of, Position):
         return before(as_of)
-    moment = as_of if as_of.tzinfo is not None else as_of.replace(tzinfo=UTC)
-    micros = int(moment.timestamp() * 1_000_000)
+    micros = int(as_of.timestamp() * 1_000_000)
     return F.col("committed_at") <= F.timestamp_micros(F.lit(micros))

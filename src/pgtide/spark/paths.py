@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+S3A = "spark.hadoop.fs.s3a."  # how Spark's settings for paths on S3 begin
+
 _S3 = {
     "AWS_ENDPOINT_URL": "endpoint",
     "AWS_ACCESS_KEY_ID": "access.key",
     "AWS_SECRET_ACCESS_KEY": "secret.key",
+    "AWS_SESSION_TOKEN": "session.token",
     "AWS_REGION": "endpoint.region",
 }
 
@@ -24,8 +27,8 @@ def object_store_settings(root: str, options: Mapping[str, str]) -> dict[str, st
         return {}
     bucket = place.removeprefix("s3a://").partition("/")[0]
     given = {name.upper(): value for name, value in options.items()}
-    return {
-        f"spark.hadoop.fs.s3a.bucket.{bucket}.{setting}": given[name]
-        for name, setting in _S3.items()
-        if name in given
-    }
+    settings = {setting: given[name] for name, setting in _S3.items() if name in given}
+    if "endpoint" in settings and given.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST") != "true":
+        settings["path.style.access"] = "true"  # delta-rs names the bucket in the path as well
+    mine = {f"{S3A}bucket.{bucket}.{name}": value for name, value in settings.items()}
+    return {f"{S3A}impl": "org.apache.hadoop.fs.s3a.S3AFileSystem", **mine}

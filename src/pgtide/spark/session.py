@@ -20,7 +20,8 @@ from pyspark.sql import SparkSession
 
 from pgtide.errors import ConfigError, EnvironmentMissing
 from pgtide.spark import java
-from pgtide.spark.jars import delta_jars
+from pgtide.spark.jars import S3, delta_jars, s3_jars
+from pgtide.spark.paths import S3A
 from pgtide.spark.source_format import register
 
 log = logging.getLogger(__name__)
@@ -165,8 +166,8 @@ def _settings(given: dict[str, str]) -> dict[str, str]:
     if cores:
         own = DAEMON if _runs_workers(settings) else {}
         settings = LOCAL | own | dict.fromkeys(PER_CORE, str(cores)) | settings
-    if "io.delta:delta-spark" not in settings.get("spark.jars.packages", ""):
-        jars = [str(jar) for jar in delta_jars(given)]
+    jars = [str(jar) for jar in _jars(settings, given)]
+    if jars:
         settings["spark.jars"] = ",".join(filter(None, [settings.get("spark.jars"), *jars]))
     if DELTA["spark.sql.extensions"] not in settings["spark.sql.extensions"].split(","):
         settings["spark.sql.extensions"] += "," + DELTA["spark.sql.extensions"]
@@ -177,6 +178,15 @@ def _settings(given: dict[str, str]) -> dict[str, str]:
         quiet = f"-Dlog4j2.configurationFile={LOG4J.as_uri()}"
         settings["spark.driver.extraJavaOptions"] = f"{quiet} {options}"
     return settings
+
+
+def _jars(settings: Mapping[str, str], given: Mapping[str, str]) -> list[Path]:
+    """What Spark needs and the caller does not name."""
+    named = f"{settings.get('spark.jars', '')},{settings.get('spark.jars.packages', '')}"
+    jars = [] if "io.delta:delta-spark" in named else delta_jars(given)
+    if S3 not in named and any(name.startswith(S3A) for name in settings):
+        jars += s3_jars(given)
+    return jars
 
 
 def _runs_workers(settings: Mapping[str, str]) -> bool:

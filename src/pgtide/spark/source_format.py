@@ -34,11 +34,31 @@ from pgtide.spark.log_slices import LoggedChanges, Slice
 FORMAT = "pgtide"
 STORAGE = "storage."
 OPTIONS = ("log", "table", "on_unrepresentable")
+REUSE = "spark.python.worker.reuse"  # a setting of Spark's
 
 
 def register(spark: SparkSession) -> None:
     """Make the format ``pgtide`` known to a session."""
-    spark.dataSource.register(ChangeSource)
+    with _workers_for_once(spark):
+        spark.dataSource.register(ChangeSource)
+
+
+@contextmanager
+def _workers_for_once(spark: SparkSession) -> Iterator[None]:
+    """Let Spark end the Python worker that it plans with, which here looks for formats of others.
+
+    Spark would keep it, and leave it alone after a minute; then it prints that it has nobody to
+    talk to. It is run by a daemon that no setting names, unlike those of tasks, and the settings
+    that a session shows are copies.
+    """
+    jvm: Any = spark.sparkContext._jvm
+    settings = jvm.org.apache.spark.SparkEnv.get().conf()
+    before = settings.get(REUSE, "true")
+    settings.set(REUSE, "false")
+    try:
+        yield
+    finally:
+        settings.set(REUSE, before)
 
 
 @contextmanager

@@ -60,7 +60,7 @@ class StreamReader(StreamingQueryListener):
             return
         # Spark plans its last batch again when a query goes on: it needs where that began.
         mine = [s for s in event.progress.sources if s.description.rstrip().endswith(self._place)]
-        offsets = [json.loads(source.startOffset or "{}") for source in mine]
+        offsets = [_offset(source.startOffset) for source in mine]
         if not offsets:
             self._tell("a query of reader %s reads no log that is known here; it does not move")
         elif not self._is_its(str(event.progress.id)):
@@ -90,6 +90,12 @@ class StreamReader(StreamingQueryListener):
             if added:
                 update_reader(self._log, self._name, version - 1, min(f.low for f in added))
                 return
+
+
+def _offset(text: str | None) -> dict[str, Any]:
+    """An offset of Delta's; empty in a query's first batch, for which PySpark has the text None."""
+    fields: dict[str, Any] = json.loads(text) if text and text.startswith("{") else {}
+    return fields
 
 
 def _is_begun(offset: dict[str, Any]) -> bool:

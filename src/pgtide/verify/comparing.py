@@ -181,9 +181,11 @@ class Comparison:
                     self.pace.look()
             except BaseException:
                 stopped.set()
-                self.target.interrupt()
                 for session in self.sessions:
                     session.cancel_safe()
+                while not theirs.done():
+                    self.target.interrupt()
+                    wait([theirs], LOOK_S)
                 raise
         return ours, theirs.result()
 

@@ -57,14 +57,17 @@ class TargetTable:
 
     def tagged(self, query: Callable[[], Sums]) -> Sums:
         """Run a query so that ``interrupt`` can end it; in a thread of its own."""
-        self.spark.addTag(self._tag)
+        # A tag of the session's would be known to this thread alone.
+        context = self.spark.sparkContext
+        context.addJobTag(self._tag)
         try:
             return query()
         finally:
-            self.spark.removeTag(self._tag)
+            context.removeJobTag(self._tag)
 
     def interrupt(self) -> None:
-        self.spark.interruptTag(self._tag)
+        """End the job that runs just now, and with it the query; between two there is none."""
+        self.spark.sparkContext.cancelJobsWithTag(self._tag)
 
     @property
     def _tag(self) -> str:

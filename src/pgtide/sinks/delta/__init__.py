@@ -13,6 +13,7 @@ from pgtide.sinks.delta.lake_table import LakeTable
 from pgtide.sinks.delta.mirror_table import MirrorTable
 from pgtide.sinks.delta.pivot_table import PivotTable
 from pgtide.sinks.delta.scd2 import VersionsTable
+from pgtide.sinks.delta.sharing import clashes
 from pgtide.sinks.target_storage import open_storage
 
 MODES: dict[str, type[LakeTable]] = {
@@ -30,11 +31,16 @@ class DeltaSink:
 
     def write(self, batch: Batch) -> list[Failure]:
         kind = MODES[self._settings.mode]
+        refused = clashes(batch)
+        if refused and batch.settings.on_error == "stop":
+            return refused
 
         def apply(session: SparkSession, work: TableWork) -> None:
             kind(session, batch, work, self._settings).apply()
 
-        return self._writers.run(batch.work, apply)
+        named = {failure.work.name for failure in refused}
+        work = [each for each in batch.work if each.name not in named]
+        return [*refused, *self._writers.run(work, apply)]
 
     def close(self) -> None:
         self._writers.close()

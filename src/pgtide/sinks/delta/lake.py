@@ -85,7 +85,7 @@ class Lake:
             return  # nothing was written yet
         renamed_at = self._by_name(name).properties().get(RENAMED_AT_PROPERTY)
         if renamed_at is None or Position.parse(renamed_at) < at:
-            holder = self._holder(to)
+            holder = self.holder(to)
             if holder not in (None, relation):
                 self.set_aside(to, holder)  # it was dropped: no other table has this name now
             self._move(relation, to)
@@ -93,10 +93,10 @@ class Lake:
 
     def follow(self, relation: int, to: TableName, at: Position) -> None:
         """Rename a table of whose rename nobody told, unless the name is taken."""
-        if self._holder(to) is None:
+        if self.holder(to) is None:
             self.rename(relation, to, at)
 
-    def _holder(self, name: TableName) -> int | None:
+    def holder(self, name: TableName) -> int | None:
         """The relation whose table has this name in the lake."""
         found = self._properties(name).get(RELATION_PROPERTY)
         return None if found is None else int(found)

@@ -32,6 +32,7 @@ from pgtide.sinks.delta.columns import TargetColumn, existing_columns
 from pgtide.sinks.delta.lake import Lake
 from pgtide.sinks.delta.quarantine import Quarantine
 from pgtide.sinks.delta.reshape import reshape
+from pgtide.sinks.delta.sharing import shared
 from pgtide.sinks.delta.target import (
     MODE_PROPERTY,
     RELATION_PROPERTY,
@@ -79,7 +80,7 @@ class LakeTable(ABC):
             case Renamed():
                 self._lake.rename(step.relation, self._name(step.to), step.at)
             case Dropped():
-                if self._settings.dropped_tables == "drop":
+                if self._settings.dropped_tables == "drop" and self._is_ours(step.table):
                     self._lake.drop(self._name(step.table), step.at)
 
     @abstractmethod
@@ -157,9 +158,19 @@ class LakeTable(ABC):
         shapes = [s for s in self._batch.shapes.values() if s.oid == shape.oid and s.id >= shape.id]
         return {self._name((s.schema, s.table)) for s in (shape, *shapes)}
 
+    def _names_of(self, relation: int) -> set[TableName]:
+        """The names at the source that a relation has had."""
+        return {(s.schema, s.table) for s in self._batch.shapes.values() if s.oid == relation}
+
+    def _is_ours(self, table: TableName) -> bool:
+        """Whether the table of the lake has been this one's, and not of one with another route."""
+        holder = self._lake.holder(self._name(table))
+        names = set() if holder is None else self._names_of(holder)
+        return not names or table in names
+
     def _refuse_routes(self, table: TableName, target: Target, relation: int) -> None:
         """Refuse to share a table of the lake with one that never had this name."""
-        names = {(s.schema, s.table) for s in self._batch.shapes.values() if s.oid == relation}
+        names = self._names_of(relation)
         if names and table not in names:
             raise _shared(max(names), table, target)
 
@@ -189,11 +200,7 @@ def _all_names(work: TableWork, batch: Batch) -> set[TableName]:
 
 
 def _shared(one: TableName, other: TableName, target: Target) -> TargetError:
-    return TargetError(
-        "two tables of the source would be one table of the lake",
-        detail=f"{'.'.join(one)} and {'.'.join(other)} both go to {target.path}.",
-        hint="Give them different names in routes.",
-    )
+    return shared([".".join(one), ".".join(other)], target.path)
 
 
 def _other_mode(target: Target, mode: str) -> TargetError:

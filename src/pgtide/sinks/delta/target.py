@@ -134,7 +134,9 @@ class Target:
         for name, value in wanted.items():
             builder = builder.property(name, value)
         builder.execute()
-        return True
+        # Spark does not say whether the table is the one that it was to make.
+        made = self.properties()
+        return all(made.get(name) == value for name, value in wanted.items())
 
     def enable_types(self, columns: Sequence[TargetColumn]) -> None:
         """Have the table know what types of columns need that are to be added."""
