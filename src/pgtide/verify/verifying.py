@@ -196,10 +196,11 @@ class Verification:
         sessions = min(wanted, os.cpu_count() or 1, 8)
         following = None
         with ExitStack() as stack:
-            with self._readiness:
-                self._catch_up([shape.name for _, members in group for shape in members])
-                held = stack.enter_context(SourceMoment(self._url, names, sessions))
-                pinned = self._pin(held, group, tables)
+            stack.enter_context(self._readiness)
+            self._catch_up([shape.name for _, members in group for shape in members])
+            held = stack.enter_context(SourceMoment(self._url, names, sessions))
+            pinned = self._pin(held, group, tables)
+            self._readiness.leave()
             for table, plan, version in pinned:
                 began = time.monotonic()
                 target = TargetTable(self._spark, plan, version, (), self._options.gentle)
