@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from pgtide.errors import InvalidText, ProtocolError
 from pgtide.log.schema import FILE_SCHEMA
 from pgtide.snapshot.read_rows_file import ReadRowsFile, SameRows
+from pgtide.snapshot.row_lz4 import compressed
 from pgtide.snapshot.text_page import text_page
 from pgtide.snapshot.thrift import fields
 
@@ -44,7 +45,8 @@ def written(groups: list[tuple[int, list[Rows]]]) -> pa.Buffer:
     file = ReadRowsFile(sink)
     for first, pages in groups:
         for rows in pages:
-            file.add(text_page(copied(rows), len(rows), len(rows[0])))
+            page = text_page(copied(rows), len(rows), len(rows[0]))
+            file.add(page, compressed(page))
         file.end_group(SAME, first)
     file.close()
     assert file.size == sink.tell()

@@ -9,9 +9,13 @@ from pyspark.sql import SparkSession
 
 from pgtide.log.refreshes import Refresh, RefreshStore
 from pgtide.log.storage import Storage
+from pgtide.postgres.connection import connect
+from pgtide.postgres.slot import capture_pids
 from pgtide.spark.sql_text import Sql
+from pgtide.verify.own_capture import OwnCapture
 from pgtide.verify.ranges import KeyRanges
 from tests.fixtures.capture import Captured
+from tests.fixtures.waiting import wait_until
 from tests.verify.lake import lake_config, table_report, verify
 
 ROWS = 5000
@@ -40,6 +44,26 @@ INSERT INTO u VALUES (-1), (0), (1);
     report = verify(spark, config, part_rows=1000)
     assert "still being read" in table_report(report, "t").refused
     assert (table_report(report, "u").equal, table_report(report, "u").rows) == (True, 3)
+
+
+def test_our_own_capture_ends_by_itself_when_it_is_left(captured: Captured) -> None:
+    captured.run("CREATE TABLE t (id int PRIMARY KEY);\nINSERT INTO t VALUES (1);\n")
+    config = lake_config(captured)
+    capture = OwnCapture(config)
+    with connect(config.source.url.reveal()) as connection:
+
+        def captures() -> bool:
+            return bool(capture_pids(connection, config.source.slot))
+
+        capture.ensure()
+        try:
+            wait_until(captures, "a capture")
+            capture.leave()
+            wait_until(lambda: not captures(), "the end of it")
+            capture.check()  # it did not fail
+        finally:
+            capture.stop()
+    assert not capture.running
 
 
 def test_ranges_of_keys_on_both_sides_of_zero() -> None:

@@ -13,6 +13,8 @@ import numpy as np
 
 from pgtide.capture import libpq
 from pgtide.position import Lsn
+from pgtide.snapshot import row_lz4
+from pgtide.snapshot.text_page import text_page
 from pgtide.wal.copy_text import parse_lines
 from pgtide.wal.decoder import Chunk, Decoder, LoggedMessage
 from pgtide.wal.messages import LogicalMessage, Relation, TypeName
@@ -35,7 +37,9 @@ def warm() -> None:
     message = np.frombuffer(b"M\0" + (8).to_bytes(8, "big") + b"p\0\0\0\0\0", np.uint8).copy()
     bounds = np.array([0], np.int64), np.array([len(message)], np.int64)
     Decoder(_NoTables(), resume=Lsn(0)).decode(Chunk(message, *bounds, 1))
-    parse_lines(np.frombuffer(b"1\t2\n", np.uint8), 1, 2)
+    line = np.frombuffer(b"1\t2\n", np.uint8)
+    parse_lines(line, 1, 2)
+    row_lz4.compressed(text_page(line, 1, 2))
     number: Any = numba.int64
     libpq.drain.compile((number,) * 14)
 

@@ -21,6 +21,7 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
 from pgtide.errors import ConfigError, LogError, LogUnavailable
+from pgtide.log.direct_file import DirectFile
 
 # delta-rs takes %20 for a space wherever it stands, and fails on the others.
 _UNUSABLE = re.compile(r"%[0-9A-Fa-f]{2}|[\\\[\]^|\x00-\x1f\x7f]")
@@ -71,7 +72,7 @@ class Storage:
         except OSError as exc:
             raise unavailable(exc) from exc
 
-    def begin(self, path: str) -> pa.OSFile:
+    def begin(self, path: str) -> DirectFile:
         """Open a new file, to be written piece by piece; durable by ``sync`` once it is closed.
 
         On a local path only.
@@ -79,7 +80,7 @@ class Storage:
         assert self.local is not None
         try:
             self._ensure_directory((self.local / path).parent)
-            return pa.OSFile(str(self.local / path), "wb")
+            return DirectFile(self.local / path)
         except OSError as exc:
             raise unavailable(exc) from exc
 

@@ -65,9 +65,12 @@ class Verbatim(sql.Composable):
 
 
 def plan_chunks(
-    conn: SqlConnection, selection: Selection, chunk_bytes: int, *, first: int
+    conn: SqlConnection, selection: Selection, chunk_bytes: int, *, tasks: int, first: int
 ) -> list[Chunk]:
-    """Every table as chunks, numbered from ``first`` on; shapes have their ids."""
+    """Every table as chunks, numbered from ``first`` on; shapes have their ids.
+
+    ``tasks``: how many read at a time.
+    """
     row = conn.execute("SELECT current_setting('block_size')::int").fetchone()
     assert row is not None
     page_bytes: int = row[0]
@@ -75,8 +78,11 @@ def plan_chunks(
     chunks: list[Chunk] = []
     for table in selection.tables:
         for heap in table.heaps:
-            for begin, end, size in _ranges(heap, sizes.get(heap.oid, 0), chunk_bytes, page_bytes):
-                chunks.append(_chunk(first + len(chunks), table, heap, begin, end, size))
+            pages = -(-sizes.get(heap.oid, 0) // page_bytes)
+            step = even_step(pages, max(1, chunk_bytes // page_bytes), tasks)
+            for begin, end, size in _ranges(heap, pages, step):
+                number = first + len(chunks)
+                chunks.append(_chunk(number, table, heap, begin, end, size * page_bytes))
     return chunks
 
 
@@ -87,19 +93,27 @@ def _sizes(conn: SqlConnection, oids: Sequence[int]) -> dict[int, int]:
     return {oid: size for oid, size in rows if size is not None}
 
 
-def _ranges(
-    heap: Heap, size: int, chunk_bytes: int, page_bytes: int
-) -> Iterator[tuple[int | None, int | None, int]]:
+def even_step(pages: int, most: int, tasks: int) -> int:
+    """Pages to a chunk, at most so many: all alike, and as many chunks for each of the tasks.
+
+    Else some would have nothing to do while others read what is left. A chunk is never so small
+    that two of them are read together.
+    """
+    count = max(1, -(-pages // most))
+    if count > tasks:
+        count = -(-count // tasks) * tasks
+    return max(1, -(-pages // count))
+
+
+def _ranges(heap: Heap, pages: int, step: int) -> Iterator[tuple[int | None, int | None, int]]:
+    """First page, end and number of pages."""
     if not heap.by_page:
-        yield None, None, size
+        yield None, None, pages
         return
-    if size == 0:  # no row that anybody can see: the file would have a page
-        return
-    pages = -(-size // page_bytes)
-    step = max(1, chunk_bytes // page_bytes)
+    # Without pages there is no row that anybody can see.
     for begin in range(0, pages, step):
         last = begin + step >= pages
-        yield begin, None if last else begin + step, min(step, pages - begin) * page_bytes
+        yield begin, None if last else begin + step, min(step, pages - begin)
 
 
 def _chunk(

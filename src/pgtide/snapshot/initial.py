@@ -114,7 +114,11 @@ class InitialSnapshot:
             fault("snapshot_shapes")
             ending = Ending.of(selection, swept=not fresh)
             chunks = plan_chunks(
-                keeper.conn, selection, self._config.history.chunk_bytes, first=ending.first_chunk
+                keeper.conn,
+                selection,
+                self._config.history.chunk_bytes,
+                tasks=self._parallelism,
+                first=ending.first_chunk,
             )
             parts = self._copy(keeper.conn, held, selection, chunks)
             if parts is None:
@@ -194,8 +198,7 @@ class InitialSnapshot:
         names = [table.shape.name for table in selection.tables]
         self.progress.plan(names, chunks)
         self._say("copying")
-        context = self._spark.sparkContext
-        parallelism = config.history.parallelism or context.defaultParallelism
+        parallelism = self._parallelism
         rate = config.history.max_rate
         copier = Copier(
             url=_portable(config.source.url.reveal(), conn),
@@ -215,7 +218,7 @@ class InitialSnapshot:
             self._tick()
 
         complete = copy_units(
-            context,
+            self._spark.sparkContext,
             copier,
             units(chunks, config.history.chunk_bytes),
             parallelism=parallelism,
@@ -224,6 +227,11 @@ class InitialSnapshot:
             on_wait=self._tick,
         )
         return parts if complete else None
+
+    @property
+    def _parallelism(self) -> int:
+        """How many tasks read at a time."""
+        return self._config.history.parallelism or self._spark.sparkContext.defaultParallelism
 
     def _commit(
         self,

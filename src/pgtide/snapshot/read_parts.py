@@ -9,6 +9,7 @@ from deltalake.transaction import AddAction
 from pgtide.log.datafile import merged_statistics
 from pgtide.log.parts import ROW_GROUP_BYTES, ROW_GROUP_ROWS, Part
 from pgtide.log.storage import Storage
+from pgtide.snapshot.page_codec import PageCodec
 from pgtide.snapshot.read_rows_file import ReadRowsFile, SameRows
 from pgtide.snapshot.text_page import TextPage
 
@@ -20,6 +21,7 @@ class ReadParts:
 
     def __init__(self, changes: Storage) -> None:
         self._changes = changes
+        self._codec = PageCodec()
         self._part: Part | None = None
         self._file: ReadRowsFile | None = None
         self._statistics: dict[str, Any] | None = None
@@ -32,7 +34,7 @@ class ReadParts:
             self.end_group(same, seq)
             self.end_file(FILE_BYTES)
             file = self._open(same)
-        file.add(page)
+        file.add(page, self._codec.compress(page, same.shape))
 
     def end_group(self, same: SameRows, seq: int) -> None:
         """Begin a new row group with the next rows; ``seq``: of the first of them."""

@@ -144,11 +144,9 @@ class ReadRowsFile:
         """Bytes of the group that is being collected, as a reader has to hold them."""
         return sum(page.size for page in self._pages)
 
-    def add(self, page: TextPage) -> None:
-        """Append rows to the group."""
-        self._pages.append(
-            _Page(page.rows, page.values, page.body.size, self._codec.compress(page.body))
-        )
+    def add(self, page: TextPage, compressed: pa.Buffer) -> None:
+        """Append rows to the group: a page, and its body as an LZ4 block."""
+        self._pages.append(_Page(page.rows, page.values, page.body.size, compressed))
 
     def end_group(self, same: SameRows, first_seq: int) -> None:
         """Write the rows since the last group, column by column.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -33,13 +34,17 @@ class TextPage:
     rows: int
     values: int
     body: pa.Buffer
+    width: int  # of a row
+    levels: int  # bytes of the body before the first text
+    places: NDArray[np.int32]  # in the body, of each value's length; of NULL, where it would be
 
 
 def text_page(text: NDArray[np.uint8], lines: int, width: int) -> TextPage:
     """That many lines of ``width`` fields each; the text has these lines and no more."""
     if width == 0:
         parse_lines(text, lines, width)  # says what is wrong with it
-        return TextPage(lines, lines, pa.py_buffer(levels(0, lines) + levels(1, lines)))
+        body = pa.py_buffer(levels(0, lines) + levels(1, lines))
+        return TextPage(lines, lines, body, width, 0, np.empty(0, np.int32))
     values = lines * width
     head = _repetition(lines, width) + _packed(values, DEFINITION_BITS)
     at = len(head) + _bytes_of(values, DEFINITION_BITS)
@@ -50,8 +55,9 @@ def text_page(text: NDArray[np.uint8], lines: int, width: int) -> TextPage:
     view = np.frombuffer(memoryview(body), np.uint8)
     view[: len(head)] = np.frombuffer(head, np.uint8)
     view[at - DEFINITION_BITS : at] = 0  # what is left of the last eight levels
-    used = parse_values(text, lines, width, body.address + at, body.address + len(head))
-    return TextPage(lines, values, body.slice(0, at + used))
+    places = np.empty(values, np.int32)
+    used = parse_values(text, lines, width, body.address, at, len(head), places)
+    return TextPage(lines, values, body.slice(0, at + used), width, at, places)
 
 
 def run(value: int, n: int) -> bytes:
@@ -66,10 +72,18 @@ def levels(value: int, n: int) -> bytes:
 
 
 def _repetition(lines: int, width: int) -> bytes:
+    size = _bytes_of(lines * width, 1)
+    bits = bytearray(_eight_rows(width) * -(-lines // 8))[:size]
+    bits[-1] &= 0xFF >> (8 * size - lines * width)
+    return _packed(lines * width, 1) + bits
+
+
+@cache
+def _eight_rows(width: int) -> bytes:
+    """Their repetition levels, which take as many bytes as there are columns."""
     row = np.ones(width, np.uint8)
     row[0] = 0
-    bits = np.packbits(np.tile(row, lines), bitorder="little")
-    return _packed(lines * width, 1) + bits.tobytes()
+    return np.packbits(np.tile(row, 8), bitorder="little").tobytes()
 
 
 def _packed(values: int, bits: int) -> bytes:

@@ -24,6 +24,7 @@ from pgtide.spark.static_calls import DOUBLE_BITS, FLOAT_BITS
 
 BYTEA, TEXT = oids.BYTEA, oids.TEXT
 BPCHAR, CHAR, INET, CIDR, XML = 1042, 18, 869, 650, 142
+_NO_LENGTH = 2**32 - 1
 _EPOCH_DAYS = 10_957  # from 1970-01-01 to 2000-01-01, where Postgres counts from
 _EPOCH_US = _EPOCH_DAYS * 86_400 * 1_000_000
 # Their casts to text are not what Postgres prints.
@@ -56,8 +57,9 @@ class Canonical:
         oid = f"{self.oid:08X}"
         binary = f"coalesce({self.as_binary}, X'')"
         if self.size is None:
-            length = f"CAST(coalesce(octet_length({self.value}), -1) AS BINARY)"
-            return [f"X'{oid}'", length, binary]
+            # Both as one number of eight bytes, and -1 in its lower half for NULL.
+            length = f"coalesce(CAST(octet_length({self.value}) AS BIGINT), {_NO_LENGTH}L)"
+            return [f"CAST({self.oid << 32}L + {length} AS BINARY)", binary]
         there = f"X'{oid}{self.size:08X}'"
         return [f"IF({self.value} IS NULL, X'{oid}FFFFFFFF', {there})", binary]
 

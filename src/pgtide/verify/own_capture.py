@@ -49,6 +49,11 @@ class OwnCapture:
         if not isinstance(error, SlotBusy):
             raise error
 
+    def leave(self) -> None:
+        """Let it end by itself, which takes a moment; ``stop`` waits for that."""
+        if self._capture is not None:
+            self._capture.stop()
+
     def stop(self) -> None:
         """End it; what is complete is in the log."""
         if self._capture is not None and self._thread is not None:

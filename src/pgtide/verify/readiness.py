@@ -29,7 +29,9 @@ from pgtide.verify.moment import NAME, nudge
 from pgtide.verify.own_capture import OwnCapture
 from pgtide.verify.spark_when_needed import SparkWhenNeeded, started
 
+FIRST_POLL_S = 0.02  # what is nearly there is seen at once
 POLL_S = 0.2
+SLOWER = 1.25  # each look comes so many times as late as the one before
 PATIENCE_S = 600.0  # without any progress of whoever runs elsewhere
 HELP_S = 5.0
 # An object store does not tell whether a pipeline runs: for so long its state is watched first.
@@ -58,6 +60,10 @@ class Readiness:
 
     def __exit__(self, *_: object) -> None:
         self._capture.stop()
+
+    def leave(self) -> None:
+        """Nothing is waited for any more: our own capture may end, beside whatever comes next."""
+        self._capture.leave()
 
     def state(self) -> State | None:
         return self._file.load()
@@ -128,9 +134,11 @@ class Readiness:
     ) -> None:
         moved_at = helped_at = time.monotonic()
         done, last = look()
+        pause = FIRST_POLL_S
         while not done:
-            if self.stop.wait(POLL_S):
+            if self.stop.wait(pause):
                 raise TargetUnavailable("the verification was stopped")
+            pause = min(POLL_S, pause * SLOWER)
             if check is not None:
                 check()
             self._capture.check()

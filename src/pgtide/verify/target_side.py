@@ -20,12 +20,17 @@ from pgtide.verify.ranges import KeyRanges, Ranges
 
 ROW_HASH, KEY_HASH, NUMBER = "_pgtide_row_hash", "_pgtide_key_hash", "_pgtide_range"
 
+# Of a mirror that one task reads, if its files are as small. With the default of 128 MB a few tasks
+# are of unequal size, and the last one keeps a single core busy.
+PARTITION_BYTES = 64 << 20
+
 
 def verifying_session(spark: SparkSession) -> SparkSession:
     """A session in which the canonical expressions hold, whatever the user's is set to."""
     session = prepare(spark.newSession())
     session.conf.set("spark.sql.ansi.enabled", "false")
     session.conf.set("spark.sql.session.timeZone", "UTC")
+    session.conf.set("spark.sql.files.maxPartitionBytes", PARTITION_BYTES)
     cores = spark.conf.get("spark.sql.shuffle.partitions", None)
     if cores is not None:
         session.conf.set("spark.sql.shuffle.partitions", cores)

@@ -235,10 +235,11 @@ class Verification:
         names = {shape.oid: quoted_name(shape) for _, members in group for shape in members}
         following = None
         with ExitStack() as stack:
-            with self._readiness:
-                self._catch_up([shape.name for _, members in group for shape in members])
-                held = stack.enter_context(SourceMoment(self._url, names, self._sessions))
-                pinned, targets = self._pin(stack, held, group, tables)
+            stack.enter_context(self._readiness)
+            self._catch_up([shape.name for _, members in group for shape in members])
+            held = stack.enter_context(SourceMoment(self._url, names, self._sessions))
+            pinned, targets = self._pin(stack, held, group, tables)
+            self._readiness.leave()
 
             def check() -> None:
                 held.check()

@@ -188,7 +188,10 @@ def _fields(
 
 
 @compiled
-def _values(at: int, end: int, lines: int, width: int, data: int, levels: int, state: int) -> int:
+def _values(
+    at: int, end: int, lines: int, width: int,
+    page: int, data: int, levels: int, places: int, state: int,
+) -> int:  # fmt: skip
     """The fields that are not NULL, each behind its length; of all, two bits: 3, or 2 for NULL."""
     out = data
     seen = np.int64(0)
@@ -198,6 +201,8 @@ def _values(at: int, end: int, lines: int, width: int, data: int, levels: int, s
         set_field(state, LINE, line)
         for column in range(width):
             head = out
+            store32(places, head - page)
+            places += 4
             at, out, how, bytes_seen = _field(at, end, head + _LENGTH_BYTES)
             seen |= bytes_seen
             why = _problem(how, column, width)
@@ -259,16 +264,28 @@ def parse_lines(text: NDArray[np.uint8], lines: int, width: int) -> pa.ListArray
     )
 
 
-def parse_values(text: NDArray[np.uint8], lines: int, width: int, data: int, levels: int) -> int:
-    """The same lines, in memory of the caller's; how many bytes the values take.
+def parse_values(
+    text: NDArray[np.uint8],
+    lines: int,
+    width: int,
+    page: int,
+    data: int,
+    levels: int,
+    places: NDArray[np.int32],
+) -> int:
+    """The same lines, in memory of the caller's at ``page``; how many bytes the values take.
 
-    ``data`` gets the fields that are not NULL, each behind its length of four bytes, and has room
-    for as many and a word more than the text; ``levels`` two bits for each field, 3, or 2 for NULL.
+    At ``data`` in it come the fields that are not NULL, each behind its length of four bytes, with
+    room for as many and a word more than the text. At ``levels`` come two bits for each field, 3,
+    or 2 for NULL. ``places`` gets where in the page each field is, or would be.
     """
     size = len(text)
     state = np.zeros(STATE_SIZE, np.int64)
     begin = text.ctypes.data
-    why = _values(begin, begin + size, lines, width, data, levels, state.ctypes.data)
+    why = _values(
+        begin, begin + size, lines, width,
+        page, page + data, page + levels, places.ctypes.data, state.ctypes.data,
+    )  # fmt: skip
     if why != DONE:
         raise _malformed(why, int(state[LINE]))
     if int(state[SEEN]) & int(_HIGH):
