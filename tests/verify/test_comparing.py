@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 
 from pgtide.errors import Yielded
 from pgtide.verify.comparing import Comparison, Pace
+from pgtide.verify.postgres_side import Sums
 from pgtide.verify.ranges import HashRanges
-from pgtide.verify.source_side import Sums
 from pgtide.verify.target_side import TargetTable
 from tests.fixtures.waiting import wait_until
 
@@ -30,7 +30,8 @@ def test_it_gives_way_while_spark_reads(spark: SparkSession) -> None:
 
     target = TargetTable(spark, cast(Any, object()), None, ())
     pace = Pace(check=somebody_waits)
-    comparison = Comparison(cast(Any, None), target, sessions=(), pace=pace)
+    nobody = cast(Any, None)
+    comparison = Comparison(nobody, nobody, target, sessions=(), pace=pace)
     with pytest.raises(Yielded):
         comparison._both([], HashRanges.over("row", 1), "", read_for_ever)
     wait_until(lambda: not jobs.getActiveJobsIds(), "Spark to stop reading")
