@@ -302,3 +302,23 @@ def test_virtual_columns_are_nowhere(make_server: MakeServer, make_captured: Mak
     assert len(found) == 5
     assert all(row.keys() == {"id", "twice"} for row in found)
     captured.check_log()
+
+
+def test_a_table_that_was_renamed_or_dropped_since(captured: Captured) -> None:
+    """What DDL asks for means the table, not the name that it had then."""
+    captured.run(
+        """CREATE TABLE t (id int PRIMARY KEY);
+CREATE TABLE u (id int PRIMARY KEY);
+INSERT INTO t VALUES (1), (2);
+INSERT INTO u VALUES (1);
+ALTER TABLE t ADD COLUMN token uuid DEFAULT gen_random_uuid();
+ALTER TABLE u ADD COLUMN token uuid DEFAULT gen_random_uuid();
+ALTER TABLE t RENAME TO renamed;
+DROP TABLE u;
+"""
+    )
+    captured.capture()
+    wait_for(captured)
+    expected = captured.execute("SELECT id::text, token::text FROM renamed ORDER BY 1")
+    found = [(event.table, event.after) for event in captured.events("read")]
+    assert found == [("renamed", {"id": id, "token": token}) for id, token in expected]

@@ -51,6 +51,8 @@ class Refresher:
         self.windows.committed(position)
         self._stop = threading.Event()
         self._idle = True  # until it is started
+        self._asked = 0  # how often something was asked for since
+        self._lock = threading.Lock()  # of these two
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="pgtide-refresh", daemon=True)
 
@@ -82,8 +84,10 @@ class Refresher:
                 rewrite.table, ", ".join(rewrite.reasons), rewrite.table,
             )  # fmt: skip
             return
-        self._idle = False
-        self._store.add(Refresh(rewrite.table, id=rewrite.id, reason="ddl"))
+        self._store.add(Refresh(rewrite.table, id=rewrite.id, oid=rewrite.oid, reason="ddl"))
+        with self._lock:
+            self._asked += 1
+            self._idle = False
 
     @property
     def idle(self) -> bool:
@@ -96,8 +100,10 @@ class Refresher:
         try:
             self._store.forget_old()
             while not self._stop.is_set():
+                asked = self._asked
                 request = self._next()
-                self._idle = request is None
+                with self._lock:  # somebody may have asked for more since we looked
+                    self._idle = request is None and asked == self._asked
                 if request is None:
                     self._stop.wait(LOOK_INTERVAL_S)
                 else:
@@ -176,7 +182,8 @@ class _Service:
         with connect(url, application_name="pgtide refresh") as conn:
             conn.execute("SET synchronous_commit = local")  # a standby need not have watermarks
             patterns = TablePatterns(self._config.source.tables)
-            relations = relations_of(conn, self._request.table, patterns)
+            request = self._request
+            relations = relations_of(conn, request.table, patterns, request.oid)
             done = relations.index(int(self._place[0])) if self._began(relations) else 0
             for oid in relations[done:]:
                 self._relation(oid)

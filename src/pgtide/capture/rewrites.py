@@ -18,6 +18,7 @@ class Rewrite:
 
     id: str  # the same whenever the command is seen
     table: str
+    oid: int
     reasons: tuple[str, ...]
     keyed: bool
 
@@ -31,7 +32,8 @@ def rewrites_of(command: DdlCommand, lsn: Lsn, current: Iterable[Shape]) -> Iter
     for before in current:
         shape = after.get(before.oid, before)
         if _concerns(command, shape):
-            yield Rewrite(f"ddl-{int(lsn):X}-{shape.oid}", shape.name, reasons, bool(shape.keys))
+            id = f"ddl-{int(lsn):X}-{shape.oid}"
+            yield Rewrite(id, shape.name, shape.oid, reasons, bool(shape.keys))
 
 
 def is_partition(command: DdlCommand, shape: Shape) -> bool:

@@ -53,6 +53,7 @@ class Refresh:
     replace: bool = False  # rows that only targets have are to go
     chunk_rows: int | None = None  # None: as configured
     max_rate: int | None = None  # rows a second
+    oid: int | None = None  # of the table, if it is meant by whatever name it has by now
     reason: Reason = "asked"
     requested_at: datetime = field(default_factory=lambda: datetime.now(UTC))
 

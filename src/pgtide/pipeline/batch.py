@@ -75,9 +75,10 @@ class Batch:
                 f"pgtide replay --pipeline {self.mark.pipeline}",
             )
 
-    def completes(self, table: TableName, at: Position) -> bool:
+    def completes(self, layout: Layout, at: Position) -> bool:
         """Whether a row that is not whole at a position comes as a whole later."""
-        return self.completion is not None and self.completion.covers(table, at)
+        known = self.completion
+        return known is not None and known.covers(layout.table, layout.shape.oid, at)
 
     def pass_over(self, table: TableName, rows: int) -> None:
         """Count events that a sink leaves out for now; one thread per table calls this."""

@@ -21,11 +21,11 @@ class Completion:
     def __init__(self, log: Storage) -> None:
         self._log = log
 
-    def covers(self, table: TableName, at: Position) -> bool:
+    def covers(self, table: TableName, oid: int, at: Position) -> bool:
         """Whether rows of a table are still to be read behind a position of the log."""
         name = ".".join(table)
         return any(
-            request.table == name and _reads_behind(standing, at)
+            (request.table == name or request.oid == oid) and _reads_behind(standing, at)
             for request, standing in self._refreshes
         )
 

@@ -25,7 +25,8 @@ def request_everything(conn: SqlConnection, patterns: TablePatterns, store: Refr
             "source.snapshot: initial.",
         )
     for shape in tables:
-        store.add(Refresh(shape.name, id=f"snapshot-{shape.oid}", reason="snapshot"))
+        id = f"snapshot-{shape.oid}"
+        store.add(Refresh(shape.name, id=id, oid=shape.oid, reason="snapshot"))
 
 
 def _tables(conn: SqlConnection, patterns: TablePatterns) -> list[Shape]:

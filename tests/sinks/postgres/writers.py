@@ -15,6 +15,7 @@ from tests.fixtures.databases import Database
 
 ACCOUNTS = 200
 BALANCE = 1000
+COMMANDS_EVERY = 500  # rounds of a writer: about every three seconds
 TABLES = f"""
 CREATE TABLE accounts (id int PRIMARY KEY, balance int NOT NULL, doc text);
 ALTER TABLE accounts ALTER doc SET STORAGE EXTERNAL;
@@ -122,9 +123,9 @@ class Writers:
 
     def _commands(self, connection: psycopg.Connection[Any], dice: random.Random, n: int) -> None:
         """DDL of many kinds, with rows between."""
-        if n % 40:
+        if n % COMMANDS_EVERY:
             return
-        round_ = n // 40
+        round_ = n // COMMANDS_EVERY
         table = f"d{round_}"
         commands = [
             f"CREATE TABLE {table} (id serial PRIMARY KEY, v text, n int DEFAULT 1)",

@@ -101,7 +101,7 @@ class MirrorTable(LakeTable):
         at = first_position(incomplete)
         if at is None:
             return job
-        if not self._batch.completes(step.table, at):
+        if not self._batch.completes(step.layout, at):
             self._refuse(at, incomplete, step)
             return job
         self._batch.pass_over(step.table, incomplete.count())

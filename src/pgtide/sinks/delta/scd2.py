@@ -75,9 +75,9 @@ class VersionsTable(LakeTable):
                 return
             except Exception as error:
                 at = unsent_at(error)
-                if at is None or not self._batch.completes(step.table, at):
+                if at is None or not self._batch.completes(step.layout, at):
                     raise
-        elif not self._batch.completes(step.table, step.high):
+        elif not self._batch.completes(step.layout, step.high):
             self._change(target, plan, portion, events)
             return
         lenient = replace(plan, lenient=True)

@@ -103,7 +103,7 @@ class Applier:
                 raise missing_table(table.rules.target, self.batch.mark.pipeline)
             self._quieten(target)
             lacking = bool(table.traits.unsent)
-            lenient = self.batch.completes(table.layout.table, self.batch.census.low)
+            lenient = self.batch.completes(table.layout, self.batch.census.low)
             found.append(Staged(Statements(stage, target, lacking), counts, lenient))
         return found
 
