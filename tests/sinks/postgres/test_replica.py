@@ -109,3 +109,52 @@ def test_a_refresh_that_replaces(replica: Replica) -> None:
     refresh(replica.captured, replace=True)
     replica.follow()
     replica.check_equal("t")
+
+
+def test_identities_that_the_target_made_itself(replica: Replica) -> None:
+    """Rows from before ADD COLUMN get the source's numbers, though nobody may update them."""
+    replica.captured.run(
+        """CREATE TABLE t (id int PRIMARY KEY, v int);
+INSERT INTO t VALUES (3, 1), (1, 1), (2, 1);
+"""
+    )
+    replica.follow()
+    replica.captured.run(
+        """UPDATE t SET v = 2 WHERE id = 3;
+ALTER TABLE t ADD COLUMN n bigint GENERATED ALWAYS AS IDENTITY;
+UPDATE t SET v = 3 WHERE id = 2;
+INSERT INTO t (id) VALUES (9);
+"""
+    )
+    replica.follow()
+    replica.check_equal("t")
+    made = replica.rows("information_schema.columns", "column_name, identity_generation")
+    assert ("n", "ALWAYS") in made
+
+
+def test_partitions_and_triggers(replica: Replica) -> None:
+    """Rows move between partitions, partitions go with their rows, triggers do nothing twice."""
+    replica.captured.run(
+        """CREATE TABLE p (id int, kind text, PRIMARY KEY (id, kind)) PARTITION BY LIST (kind);
+CREATE TABLE pa PARTITION OF p FOR VALUES IN ('a');
+CREATE TABLE pb PARTITION OF p FOR VALUES IN ('b');
+CREATE TABLE audit (id bigserial PRIMARY KEY, what text);
+CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql
+    AS 'BEGIN INSERT INTO public.audit (what) VALUES (TG_OP); RETURN NULL; END';
+CREATE TRIGGER noted AFTER INSERT OR UPDATE OR DELETE ON p FOR EACH ROW EXECUTE FUNCTION note();
+INSERT INTO p SELECT n, 'a' FROM generate_series(1, 9) n;
+"""
+    )
+    replica.follow()
+    replica.captured.run(
+        """UPDATE p SET kind = 'b' WHERE id > 5;
+UPDATE p SET id = id + 10 WHERE id = 1;
+DELETE FROM p WHERE id = 2;
+ALTER TABLE p DETACH PARTITION pa;
+INSERT INTO pa VALUES (50, 'a');
+TRUNCATE pb;
+INSERT INTO p VALUES (60, 'b');
+"""
+    )
+    replica.follow()
+    replica.check_equal("p", "pa", "pb", "audit")

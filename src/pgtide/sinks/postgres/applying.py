@@ -15,8 +15,10 @@ from typing import Any
 from psycopg import Cursor
 
 from pgtide.config.sinks import PostgresSettings
+from pgtide.errors import TargetError
 from pgtide.pipeline.batch import Batch
 from pgtide.postgres.connection import SqlConnection
+from pgtide.sinks.postgres.failures import TableRefused
 from pgtide.sinks.postgres.staged_rows import StagedRows
 from pgtide.sinks.postgres.statements import Statements, counting
 from pgtide.sinks.postgres.target_tables import (
@@ -25,6 +27,7 @@ from pgtide.sinks.postgres.target_tables import (
     missing_table,
     parents_first,
     read_tables,
+    unlocked,
 )
 
 
@@ -132,17 +135,33 @@ class Applier:
             if counts.inserts or counts.reads:
                 self._run(statements.insert_copies(), segment)
             return
-        if counts.updates and not one.lenient:
-            found = self._run(statements.update("p"), segment).rowcount
-            if found != counts.updates:
-                raise Unexpected("rows to update are missing")
-        unsure = "pr" if one.lenient else "r"
+        identities = self._identities(one, segment)
+        with unlocked(self.connection, one.table, identities):
+            self._update(one, segment, bool(identities))
         if counts.reads or (counts.updates and one.lenient):
-            self._run(statements.update(unsure), segment)
+            unsure = "pr" if one.lenient else "r"
             self._pass_over(one, unsure, segment)
             self._run(statements.insert(unsure, absent=True), segment)
         if counts.inserts:
             self._run(statements.insert("a"), segment)
+
+    def _update(self, one: Staged, segment: int, identities: bool) -> None:
+        counts, statements = one.counts, one.statements
+        if counts.updates and not one.lenient:
+            found = self._run(statements.update("p", identities=identities), segment).rowcount
+            if found != counts.updates:
+                raise Unexpected("rows to update are missing")
+        if counts.reads or (counts.updates and one.lenient):
+            unsure = "pr" if one.lenient else "r"
+            self._run(statements.update(unsure, identities=identities), segment)
+
+    def _identities(self, one: Staged, segment: int) -> list[str]:
+        """Columns GENERATED ALWAYS in which rows are to get other values than they have."""
+        names = one.statements.identities
+        if not names or not (one.counts.updates or one.counts.reads):
+            return []
+        found = self._run(one.statements.other_identities(), segment).fetchone()
+        return names if found is not None and found[0] else []
 
     def _pass_over(self, one: Staged, known: str, segment: int) -> None:
         """Rows that are not there and not whole come later, if they are being read; else stop."""
@@ -158,6 +177,7 @@ class Applier:
         counts, statements = one.counts, one.statements
         if not statements.stage.keys:
             if counts.copies:
+                self._refuse_changes(one)
                 found = self._run(statements.delete_copies(), segment).rowcount
                 if found != counts.copies:
                     raise Unexpected("rows to delete are missing")
@@ -168,6 +188,17 @@ class Applier:
                 raise Unexpected("rows to delete are missing")
         if counts.removals:
             self._run(statements.delete("r"), segment)
+
+    def _refuse_changes(self, one: Staged) -> None:
+        """Without a key, and with ``keyless: append``, rows only come."""
+        if self.settings.keyless == "append":
+            name = (one.table.schema, one.table.table)
+            error = TargetError(
+                f"rows of {'.'.join(name)} were changed or deleted",
+                detail="It has no key, and the target takes its inserts only (keyless: append).",
+                hint="Set keyless to match, or leave the table out of the pipeline's tables.",
+            )
+            raise TableRefused(name, error)
 
     def _run(self, statement: str, segment: int) -> Cursor[tuple[Any, ...]]:
         parameters = {"segment": segment, "loads": list(self.loads)}

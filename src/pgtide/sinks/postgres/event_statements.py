@@ -21,6 +21,8 @@ CONFLICT = "PGT01"
 class EventStatements(Statements):
     """The statements for one stage and its table."""
 
+    any_identity: bool = False  # whether columns GENERATED ALWAYS are updated as well
+
     def body(self, pipeline: str, on_conflict: str, *, lenient: bool) -> str:
         """What is done with an event, as statements of PL/pgSQL."""
         if not self.stage.keys:
@@ -107,7 +109,7 @@ END IF;"""
         values = [
             f"{_name(column.name)} = {self._new(index, column)}"
             for index, column in self.columns
-            if not column.always
+            if self.any_identity or not column.always
         ]
         key = self._keys[0][1]
         values = values or [f"{_name(key.name)} = t.{_name(key.name)}"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import psycopg
@@ -20,6 +21,7 @@ from pgtide.position import Lsn, Position
 from pgtide.sinks.postgres.applying import Applier, Staged
 from pgtide.sinks.postgres.event_statements import CONFLICT, EventStatements
 from pgtide.sinks.postgres.failures import TableRefused
+from pgtide.sinks.postgres.target_tables import unlocked
 
 _CONFLICTS = {
     "insert_exists": "a row that was inserted is there already",
@@ -68,15 +70,19 @@ class OrderedApplier(Applier):
         for one in work:
             stage = one.statements.stage
             self.connection.execute(f"CREATE INDEX ON {stage.name} (lsn, seq)".encode())
+        identities = [(one, self._identities(one, segment)) for one in work]
         by_number = {one.statements.stage.number: one for one in work}
         block = _BLOCK.format(
             events=self._events(work, segment),
-            stages="\n".join(self._stage(one) for one in work),
+            stages="\n".join(self._stage(one, bool(names)) for one, names in identities),
             keys="\n".join(self._key(one) for one in work),
             conflict=CONFLICT,
         )
         try:
-            self.connection.execute(block.encode())
+            with ExitStack() as stack:
+                for one, names in identities:
+                    stack.enter_context(unlocked(self.connection, one.table, names))
+                self.connection.execute(block.encode())
         except psycopg.Error as error:
             if error.sqlstate != CONFLICT:
                 raise
@@ -94,8 +100,10 @@ class OrderedApplier(Applier):
             )
         return f"{' UNION ALL '.join(parts)} ORDER BY lsn, seq, copies"
 
-    def _stage(self, one: Staged) -> str:
-        statements = EventStatements(one.statements.stage, one.table, one.statements.unsent)
+    def _stage(self, one: Staged, any_identity: bool) -> str:
+        statements = EventStatements(
+            one.statements.stage, one.table, one.statements.unsent, any_identity
+        )
         pipeline = sql.Literal(self.batch.mark.pipeline).as_string(None)
         body = statements.body(pipeline, self.settings.on_conflict, lenient=one.lenient)
         return f"        WHEN {one.statements.stage.number} THEN\n{body}"

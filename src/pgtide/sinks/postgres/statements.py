@@ -57,15 +57,37 @@ class Statements:
             f" AND {self._same_key('o')}"
         )
 
-    def update(self, known: str) -> str:
-        """Rows that are there."""
-        names = [(i, c) for i, c in self.columns if i not in self.stage.keys and not c.always]
+    def update(self, known: str, *, identities: bool = False) -> str:
+        """Rows that are there; ``identities``: columns GENERATED ALWAYS as well."""
+        names = [
+            (index, column)
+            for index, column in self.columns
+            if index not in self.stage.keys and (identities or not column.always)
+        ]
         values = ", ".join(f"{_name(c.name)} = {self._new(i, c)}" for i, c in names)
         key = self._keys[0][1]
         values = values or f"{_name(key.name)} = t.{_name(key.name)}"
         return (
             f"UPDATE {self.table.rows} t SET {values} FROM {self.stage.name} s"
             f" WHERE {STAGED} AND s.kind IN ('u', 'p') AND {_known(known)} AND {self._same_key()}"
+        )
+
+    @property
+    def identities(self) -> list[str]:
+        """Columns besides the key that are GENERATED ALWAYS AS IDENTITY."""
+        keys = self.stage.keys
+        return [c.name for index, c in self.columns if c.always and index not in keys]
+
+    def other_identities(self) -> str:
+        """Whether some row has another value in such a column than it is to have."""
+        differ = " OR ".join(
+            f"t.{_name(column.name)} IS DISTINCT FROM {self._value(index, column)}"
+            for index, column in self.columns
+            if column.name in self.identities
+        )
+        return (
+            f"SELECT EXISTS (SELECT FROM {self.table.rows} t JOIN {self.stage.name} s"
+            f" ON {self._same_key()} WHERE {STAGED} AND s.kind IN ('u', 'p') AND ({differ}))"
         )
 
     def insert(self, known: str, *, absent: bool = False) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from psycopg import sql
@@ -127,6 +128,29 @@ def disable_triggers(connection: SqlConnection, table: TargetTable) -> int:
     for (statement,) in found:
         connection.execute(statement.encode())
     return len(found)
+
+
+@contextmanager
+def unlocked(
+    connection: SqlConnection, table: TargetTable, columns: Sequence[str]
+) -> Iterator[None]:
+    """Let columns be updated that are GENERATED ALWAYS AS IDENTITY: Postgres refuses that."""
+    _generate(connection, table, columns, "BY DEFAULT")
+    yield
+    if columns:
+        # A table of which deferred constraints have rows to look at cannot be altered.
+        connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        connection.execute("SET CONSTRAINTS ALL DEFERRED")
+    _generate(connection, table, columns, "ALWAYS")
+
+
+def _generate(
+    connection: SqlConnection, table: TargetTable, columns: Sequence[str], way: str
+) -> None:
+    for column in columns:
+        name = sql.Identifier(column).as_string(None)
+        statement = f"ALTER TABLE {table.name} ALTER COLUMN {name} SET GENERATED {way}"
+        connection.execute(statement.encode())
 
 
 def quoted_name(name: TableName) -> str:

@@ -54,6 +54,8 @@ class SweepOf:
     step: Swept
 
 
+DETACHED = "detach partition"  # what a sweep says that follows such a command
+
 Action: TypeAlias = RowsOf | Truncate | Command | SweepOf
 
 
@@ -112,12 +114,7 @@ def unit_of(batch: Batch, commands: Commands) -> Unit:
     moved = commands.moved
     selected = frozenset(table for work in batch.work for table in work.tables)
     rows = [step for work in batch.work for step in work.steps if isinstance(step, Rows)]
-    barriers: list[tuple[Position, Action]] = [
-        (step.at, SweepOf(step))
-        for work in batch.work
-        for step in work.steps
-        if isinstance(step, Swept)
-    ]
+    barriers: list[tuple[Position, Action]] = list(_sweeps(batch))
     barriers += _truncates(batch, selected)
     barriers += [
         (moved.get(mark.at, mark.at), Command(mark.at))
@@ -131,6 +128,24 @@ def unit_of(batch: Batch, commands: Commands) -> Unit:
         actions += [action for at, action in barriers if at == cut]
         actions.append(RowsOf(number))
     return Unit(batch, commands, tuple(_tables(batch, rows)), tuple(cuts), tuple(actions))
+
+
+def _sweeps(batch: Batch) -> Iterable[tuple[Position, Action]]:
+    """What refreshes have not found any more.
+
+    Not the rows of a partition that was detached: the replayed command has taken them along.
+    """
+    detached = {
+        mark.at
+        for mark in batch.census.marks
+        if mark.op == "sweep" and mark.payload.get("refresh") == DETACHED
+    }
+    for work in batch.work:
+        for step in work.steps:
+            if isinstance(step, Swept):
+                sweeps = tuple(sweep for sweep in step.sweeps if sweep.at not in detached)
+                if sweeps:
+                    yield step.at, SweepOf(replace(step, sweeps=sweeps))
 
 
 def _layout_changes(works: Iterable[TableWork]) -> set[Position]:
