@@ -19,7 +19,7 @@ from pgtide.pipeline.state import Parked, Resuming, State, StateFile, now
 from pgtide.pipeline.steps import Rows
 from pgtide.position import Lsn, Position
 from pgtide.shape import Shape
-from pgtide.sinks.delta import target
+from pgtide.sinks.delta import first_commit, target
 from pgtide.sinks.delta.columns import TargetColumn
 from pgtide.sinks.delta.reached import pending
 from pgtide.sinks.delta.target import Target
@@ -183,7 +183,7 @@ def test_a_table_that_another_writer_makes_at_the_same_moment(
     spark: SparkSession, captured: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its place is known all the same: what is renamed later in the batch is found there."""
-    make, lost = target.create_table, []
+    make, lost = first_commit.create_table, list[bool]()
 
     def late(*arguments: Any) -> bool:
         assert make(*arguments), "the other one's"
