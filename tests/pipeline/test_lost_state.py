@@ -19,6 +19,7 @@ from pgtide.pipeline.state import Parked, Resuming, State, StateFile, now
 from pgtide.pipeline.steps import Rows
 from pgtide.position import Lsn, Position
 from pgtide.shape import Shape
+from pgtide.sinks.delta import first_commit, target
 from pgtide.sinks.delta.columns import TargetColumn
 from pgtide.sinks.delta.reached import pending
 from pgtide.sinks.delta.target import Target
@@ -176,6 +177,26 @@ def test_two_tables_that_would_be_made_as_one(spark: SparkSession, captured: Cap
     assert lake(spark, captured, "c") == [(3,)]
     assert lake(spark, captured, "one") == [(4,), (5,)]
     assert not (captured.directory / LAKE / "public" / "z").exists()
+
+
+def test_a_table_that_another_writer_makes_at_the_same_moment(
+    spark: SparkSession, captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its place is known all the same: what is renamed later in the batch is found there."""
+    make, lost = first_commit.create_table, list[bool]()
+
+    def late(*arguments: Any) -> bool:
+        assert make(*arguments), "the other one's"
+        lost.append(not make(*arguments))
+        return not lost[-1]
+
+    monkeypatch.setattr(target, "create_table", late)
+    captured.run("CREATE TABLE t (id int PRIMARY KEY);\nINSERT INTO t VALUES (1);")
+    captured.run("ALTER TABLE t RENAME TO u;\nINSERT INTO u VALUES (2);")
+    run(spark, captured, configure(captured, "mirror"))
+    assert lost == [True]
+    assert lake(spark, captured, "u") == [(1,), (2,)]
+    assert not (captured.directory / LAKE / "public" / "t").exists()
 
 
 def test_a_dropped_table_takes_no_other_with_it(
