@@ -35,6 +35,7 @@ def command(ctx: typer.Context) -> int:
     from pgtide.postgres.health import run_checks
 
     checks = [*run_checks(config, probe_log(config)), *check_sinks(config)]
+    checks += _target_checks(config)
     checks += _history_checks(config)
     checks += _sql_checks(config)
     failed = any(check.level == "fail" for check in checks)
@@ -45,6 +46,17 @@ def command(ctx: typer.Context) -> int:
             for check in checks:
                 print_line(check.level, f"{check.name}: {check.message}", check.hint)
     return 1 if failed else 0
+
+
+def _target_checks(config: Config) -> list[Check]:
+    """Whether Postgres targets can be written to."""
+    from pgtide.config.sinks import PostgresSettings
+
+    if not any(isinstance(p.sink, PostgresSettings) for p in config.pipelines.values()):
+        return []
+    from pgtide.sinks.postgres.checking import check_targets
+
+    return list(check_targets(config))
 
 
 def _history_checks(config: Config) -> list[Check]:

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from pgtide.config import TablePatterns
 from pgtide.config.model import Config, Pipeline
-from pgtide.config.sinks import DeltaSettings, FileSettings
+from pgtide.config.sinks import DeltaSettings, FileSettings, PostgresSettings
 from pgtide.errors import ConfigError, LogGap, PipelineError
 from pgtide.log.files import delete, walk
 from pgtide.log.lookup import begins_before, first_since
@@ -99,6 +99,13 @@ def _check(config: Config, name: str, start: Position | None) -> None:
             detail=f"Those below {sink.path} hold changes up to {written}, which would not be "
             "written again.",
             hint=f"Move {sink.path} away, then again: pgtide replay --pipeline {name}",
+        )
+    if isinstance(sink, PostgresSettings):
+        raise PipelineError(
+            "a Postgres target says itself what it has",
+            detail=f"What {sink.url} had before would be refused, or be there twice.",
+            hint="Begin with an empty database: pgtide snapshot --schema; to mend rows: "
+            f"pgtide verify --pipeline {name} --repair",
         )
     keeps_state = isinstance(sink, DeltaSettings) and sink.mode in ("mirror", "scd2")
     if start is not None and keeps_state and not target_tables(config, name):

@@ -12,7 +12,7 @@ from functools import reduce
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pgtide.config.sinks import DeltaSettings
+from pgtide.config.sinks import DeltaSettings, PostgresSettings
 from pgtide.pipeline.batch import Batch
 from pgtide.sinks.events import layouts, stepped_tables
 
@@ -31,7 +31,7 @@ def withheld(batch: Batch) -> dict[str, int]:
     if not chosen:
         return {}
     # Tables have the row, or what the filter said of it before; files have only the event.
-    undecided = isinstance(batch.settings.sink, DeltaSettings)
+    undecided = isinstance(batch.settings.sink, DeltaSettings | PostgresSettings)
     shown = [
         rows.admitted(batch, undecided=undecided).select(F.lit(number).alias("number"))
         for number, rows in enumerate(chosen)

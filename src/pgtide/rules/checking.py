@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pgtide.config import Pipeline, TablePatterns
 from pgtide.config.rules import Route, Rule
-from pgtide.config.sinks import DeltaSettings, SinkSettings
+from pgtide.config.sinks import DeltaSettings, PostgresSettings, SinkSettings
 from pgtide.errors import ConfigError
 from pgtide.postgres.names import is_literal, nearest
 from pgtide.postgres.verdict import Check, fail, ok, warn
@@ -143,7 +143,9 @@ def _key_checks(rule: Rule, state: _State, place: str, *, stateful: bool) -> Ite
 
 def _keeps_state(sink: SinkSettings) -> bool:
     """Whether a target holds rows that later changes have to find."""
-    return isinstance(sink, DeltaSettings) and sink.mode != "history"
+    if isinstance(sink, DeltaSettings):
+        return sink.mode != "history"
+    return isinstance(sink, PostgresSettings)
 
 
 def _route_check(pipeline: Pipeline, shape: Shape, state: _State) -> Iterator[Check]:
@@ -175,7 +177,8 @@ def _clashes(pipeline: Pipeline, tables: Sequence[Shape]) -> Iterator[Check]:
         if target in taken:
             text = f"{taken[target]} and {shape.name} both go to {'.'.join(target)}"
             # Of events nothing is lost; a table of the lake is of one table of the source.
-            level = fail if isinstance(pipeline.sink, DeltaSettings) else warn
+            tables = isinstance(pipeline.sink, DeltaSettings | PostgresSettings)
+            level = fail if tables else warn
             yield level("rules", text, "Give one of them another route.")
         taken[target] = shape.name
 
