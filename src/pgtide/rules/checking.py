@@ -177,8 +177,8 @@ def _clashes(pipeline: Pipeline, tables: Sequence[Shape]) -> Iterator[Check]:
         if target in taken:
             text = f"{taken[target]} and {shape.name} both go to {'.'.join(target)}"
             # Of events nothing is lost; a table of the lake is of one table of the source.
-            tables = isinstance(pipeline.sink, DeltaSettings | PostgresSettings)
-            level = fail if tables else warn
+            one_to_one = isinstance(pipeline.sink, DeltaSettings | PostgresSettings)
+            level = fail if one_to_one else warn
             yield level("rules", text, "Give one of them another route.")
         taken[target] = shape.name
 
