@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from psycopg import Cursor
@@ -19,7 +20,8 @@ from pgtide.errors import TargetError
 from pgtide.pipeline.batch import Batch
 from pgtide.postgres.connection import SqlConnection
 from pgtide.sinks.postgres.failures import TableRefused
-from pgtide.sinks.postgres.staged_rows import StagedRows
+from pgtide.sinks.postgres.staged_rows import StagedRows, TableRows
+from pgtide.sinks.postgres.stages import Stage
 from pgtide.sinks.postgres.statements import Statements, counting
 from pgtide.sinks.postgres.target_tables import (
     TargetTable,
@@ -47,10 +49,6 @@ class Counts:
     moves: int  # that lack values
     fragments: int  # new rows that lack values which no other row has
     copies: int  # to be deleted, of rows without a key
-
-    @property
-    def any(self) -> bool:
-        return any((self.inserts, self.updates, self.reads, self.deletes, self.removals))
 
 
 @dataclass(frozen=True)
@@ -93,14 +91,9 @@ class Applier:
     def staged(self, segment: int) -> list[Staged]:
         """Every stage that has rows in a segment."""
         found = []
-        stages = self.rows.stages
-        tables = read_tables(self.connection, [t.rules.target for _, t in stages.values()])
-        for stage, table in stages.values():
-            row = self._run(counting(stage), segment).fetchone()
-            assert row is not None, "an aggregate has one row"
-            counts = Counts(*map(int, row))
-            if not counts.any:
-                continue
+        mine = self._counts.get(segment, [])
+        tables = read_tables(self.connection, [table.rules.target for _, table, _ in mine])
+        for stage, table, counts in mine:
             target = tables.get(table.rules.target)
             if target is None:
                 raise missing_table(table.rules.target, self.batch.mark.pipeline)
@@ -113,6 +106,16 @@ class Applier:
     def look_again(self) -> None:
         """After a command nothing is known of the tables."""
         self._quiet.clear()
+
+    @cached_property
+    def _counts(self) -> dict[int, list[tuple[Stage, TableRows, Counts]]]:
+        """By segment, what each stage holds; asked once, since there may be many of both."""
+        found: dict[int, list[tuple[Stage, TableRows, Counts]]] = {}
+        for stage, table in self.rows.stages.values():
+            for segment, *counts in self._run(counting(stage), 0).fetchall():
+                item = (stage, table, Counts(*map(int, counts)))
+                found.setdefault(segment, []).append(item)
+        return found
 
     def _quieten(self, table: TargetTable) -> None:
         """Keep what triggers did at the source from being done once more."""

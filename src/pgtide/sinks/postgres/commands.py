@@ -43,7 +43,10 @@ class Commands:
     def moved(self) -> Mapping[Position, Position]:
         """Commands that have to be run before rows which stand before them in the log."""
         early = {at: replay.rows_of for at, replay in self.replays.items() if replay.rows_of}
-        return {at: self._first_row(at, oid) for at, oid in early.items()}
+        if not early:
+            return {}
+        first = self._first_rows({at.lsn for at in early}, set(early.values()))
+        return {at: first.get((at.lsn, oid), at) for at, oid in early.items()}
 
     @property
     def committed(self) -> set[Lsn]:
@@ -70,11 +73,16 @@ class Commands:
         names = {f"{item.get('schema')}.{item.get('name')}" for item in items}
         return bool(names & (self.batch.only or frozenset()))
 
-    def _first_row(self, at: Position, oid: int) -> Position:
-        ids = [shape.id for shape in self.batch.shapes.values() if shape.oid == oid]
-        mine = self.batch.frame.filter((F.col("lsn") == int(at.lsn)) & F.col("shape").isin(0, *ids))
-        row = mine.filter(F.col("seq") < at.seq).agg(F.min("seq")).head()
-        return at if row is None or row[0] is None else Position(at.lsn, row[0])
+    def _first_rows(self, lsns: set[Lsn], relations: set[int]) -> dict[tuple[Lsn, int], Position]:
+        """In some transactions, where the first row of each relation stands."""
+        shapes = {s.id: s.oid for s in self.batch.shapes.values() if s.oid in relations}
+        mine = F.col("lsn").isin(*map(int, lsns)) & F.col("shape").isin(0, *shapes)
+        rows = self.batch.frame.filter(mine).groupBy("lsn", "shape").agg(F.min("seq")).collect()
+        found: dict[tuple[Lsn, int], Position] = {}
+        for lsn, shape, seq in rows:
+            at, key = Position(Lsn(lsn), seq), (Lsn(lsn), shapes[shape])
+            found[key] = min(at, found.get(key, at))
+        return found
 
     @cached_property
     def _names(self) -> Names:

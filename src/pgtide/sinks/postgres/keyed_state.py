@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import TypeAlias
 
 from pyspark.sql import Column, DataFrame
@@ -31,6 +31,7 @@ NULL = literal(r"\N")
 _SPECIAL = pattern(r"[\\\t\n\r]")  # what COPY would not take as it is
 _ESCAPES = (("char(92)", r"\\"), (TAB, r"\t"), (END, r"\n"), ("char(13)", r"\r"))
 
+_SEGMENT = -1  # in place of a column's number
 _AT = "struct(lsn, seq, part)"
 _KNOWN = "CASE op WHEN 'insert' THEN 'a' WHEN 'read' THEN 'r' ELSE 'p' END"
 _NOTHING = (
@@ -89,27 +90,20 @@ def compacted(events: DataFrame, tables: Keys, *, moves: bool) -> DataFrame:
     return state.filter(_PASSING)
 
 
-def filled(events: DataFrame, layout: Layout, traits: Traits, segments: int) -> DataFrame:
+def filled(events: DataFrame, layout: TextLayout, traits: Traits) -> DataFrame:
     """The same for one table, of which some values may not have been sent."""
-    parts = [
-        _segment(events.filter(F.col("segment") == number), layout, traits, number)
-        for number in range(segments)
-    ]
-    return reduce(DataFrame.unionAll, parts).filter(_PASSING)
-
-
-def _segment(events: DataFrame, layout: Layout, traits: Traits, number: int) -> DataFrame:
-    keys = key_names(layout)
+    segmented = _SegmentedLayout(layout.shape, layout.key_names)
+    segment, *keys = key_names(segmented)
     arrived = F.when(_moved(layout), F.lit("a")).otherwise(F.expr(_KNOWN))
-    keyed = fill(events, layout, traits).withColumn("known", arrived)
+    keyed = fill(events, segmented, traits).withColumn("known", arrived)
     row = "struct(op, before, after, unchanged, lsn, seq, origin)"
     newest, first = f"max_by({row}, {_AT}) AS newest", f"min_by(known, {_AT}) AS known"
-    grouped = keyed.groupBy(*keys).agg(F.expr(newest), F.expr(first))
+    grouped = keyed.groupBy(segment, *keys).agg(F.expr(newest), F.expr(first))
     origin = "CAST(NULL AS array<string>)"
     if traits.unsent and traits.old_rows:
         origin = f"array({', '.join(f'origin.{key}' for key in keys)})"
-    return grouped.select("newest.*", "known").selectExpr(
-        f"{number} AS segment",
+    state = grouped.select(segment, "newest.*", "known").selectExpr(
+        f"CAST({segment} AS int) AS segment",
         "op",
         "CASE WHEN op = 'delete' THEN before ELSE after END AS values",
         "lsn",
@@ -119,6 +113,25 @@ def _segment(events: DataFrame, layout: Layout, traits: Traits, number: int) -> 
         "unchanged AS unsent",
         f"{origin} AS origin",
     )
+    return state.filter(_PASSING)
+
+
+class _SegmentedLayout(TextLayout):
+    """A layout whose first key is the segment: rows of another one are other rows."""
+
+    @cached_property
+    def keys(self) -> tuple[int, ...]:
+        return (_SEGMENT, *(self._names.index(name) for name in self.key_names))
+
+    @property
+    def _names(self) -> list[str]:
+        return [column.name for column in self.columns]
+
+    def typed(self, row: str, index: int) -> Sql:
+        if index != _SEGMENT:
+            return super().typed(row, index)
+        # Where old keys are looked at, only the new one is left of what told the segment.
+        return Sql("key.k0" if row == "before" else "CAST(segment AS string)")
 
 
 def every(events: DataFrame, layout: Layout) -> DataFrame:

@@ -124,7 +124,7 @@ class StagedRows:
                 aligned = from_old_row(aligned, layout, table.traits.unsent)
             state = keyed_state.every(aligned, layout)
         elif layout.key_names:
-            state = keyed_state.filled(aligned, layout, table.traits, len(self.cuts) + 1)
+            state = keyed_state.filled(aligned, layout, table.traits)
         else:
             state = _counted(aligned, layout, table.traits)
         if table.ruled:

@@ -191,7 +191,7 @@ class Statements:
 
 
 def counting(stage: Stage) -> str:
-    """How many rows a stage has of what kind: the fields of ``Counts``."""
+    """How many rows a stage has of what kind, by segment: the fields of ``Counts``."""
     moves = f"s.o{stage.keys[0]} IS NOT NULL" if stage.moves and stage.keys else "false"
     kinds = (
         "s.kind = 'u' AND s.known = 'a'",
@@ -204,7 +204,8 @@ def counting(stage: Stage) -> str:
     )
     counts = [f"count(*) FILTER (WHERE {kind})" for kind in kinds]
     counts.append("coalesce(-sum(s.copies) FILTER (WHERE s.kind = 'd'), 0)")
-    return f"SELECT {', '.join(counts)} FROM {stage.name} s WHERE {STAGED}"
+    loads = "s.load = ANY (%(loads)s)"
+    return f"SELECT s.segment, {', '.join(counts)} FROM {stage.name} s WHERE {loads} GROUP BY 1"
 
 
 def _known(known: str) -> str:
