@@ -112,6 +112,7 @@ def test_what_the_target_does_not_have(replica: Replica) -> None:
     replica.captured.run(
         """CREATE TABLE gone (id int PRIMARY KEY);
 INSERT INTO gone SELECT generate_series(1, 250);
+CREATE TABLE hollow (id int PRIMARY KEY);
 CREATE TABLE narrow (id int PRIMARY KEY, v text);
 INSERT INTO narrow VALUES (1, NULL), (2, 'x');
 CREATE TABLE loose (id int PRIMARY KEY, v text);
@@ -125,7 +126,9 @@ INSERT INTO loose VALUES (1, 'a'), (2, 'b');
     )
     replica.fill()
     report = replica.verify()
-    gone, loose, narrow = report.tables
+    gone, hollow, loose, narrow = report.tables
+    assert (hollow.equal, hollow.note) == (False, "the target has no table public.hollow")
+    assert hollow in report.differing
     assert (gone.missing, gone.rows, gone.target_rows) == (250, 250, 0)
     assert gone.note == "the target has no table public.gone"
     assert narrow.note == "the target has no column v"

@@ -30,7 +30,7 @@ def command(ctx: typer.Context) -> int:
     "running", "position", "rows", "batches", "withheld": {TABLE: events}, "last_batch": {"at",
     "rows", "seconds"} or null, "parked": [{"table", "position", "since", "message", "detail",
     "hint"}], "lag_bytes", "lag_seconds", "verified": {"started_at", "finished_at", "tables",
-    "rows", "differing": [{"table", "missing", "extra", "different", "keys": [[text]]}],
+    "rows", "differing": [{"table", "missing", "extra", "different", "note", "keys": [[text]]}],
     "refused": {TABLE: why}, "error": {"message", "detail", "hint"} or null} or null,
     "last_error", "error"}], "refreshes": those under way or failed, as pgtide refresh --list
     shows them}. An error is {"type", "message", "detail", "hint", "exit_code"}; a pipeline's is
@@ -170,9 +170,9 @@ def _print_verified(name: str, verified: dict[str, Any]) -> None:
         text = f"pipeline {name}: verification failed at {at}: {error['message']}"
         print_line("warn", text, "\n".join(filter(None, [error["detail"], error["hint"]])))
     for table in verified["differing"]:
-        counts = ", ".join(
-            f"{table[kind]} {kind}" for kind in ("missing", "extra", "different") if table[kind]
-        )
+        kinds = [kind for kind in ("missing", "extra", "different") if table[kind]]
+        facts = [table.get("note"), *(f"{table[kind]} {kind}" for kind in kinds)]
+        counts = ", ".join(filter(None, facts))
         hint = f"Run: pgtide verify --pipeline {name} --table {table['table']} --repair"
         text = f"pipeline {name}: {table['table']} differs from the source, {counts}, at {at}"
         print_line("fail", text, hint)

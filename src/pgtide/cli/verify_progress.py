@@ -87,15 +87,15 @@ def _print_table(pipeline: str, table: TableReport, *, was_repaired: bool) -> No
         told += f", {table.in_flight} rows in flight left out"
     for column, why in table.left_out.items():
         told += f", without {column}: {why}"
-    if table.note:
-        told += f"; {table.note}"
-    if not table.differing:
+    if table.equal:
         repaired = "repaired; " if was_repaired else ""
         print_line("ok", f"{name} is equal: {repaired}{rows} {told}")
         return
     counts = {"missing": table.missing, "extra": table.extra, "different": table.different}
-    found = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
-    hint = "" if was_repaired or not table.key else "To read those rows again: --repair"
+    found = ", ".join([f"{count} {kind}" for kind, count in counts.items() if count])
+    found = ", ".join(filter(None, (table.note, found)))
+    repairable = table.key and table.differing and not was_repaired
+    hint = "To read those rows again: --repair" if repairable else ""
     print_line("fail", f"{name} differs: {found}; {rows} {told}", hint)
     for one in table.differences[:SHOWN]:
         columns = f" in {', '.join(one.columns)}" if one.columns else ""

@@ -39,7 +39,7 @@ class TableReport:
     left_out: dict[str, str] = field(default_factory=dict)  # columns, and why
     sample: float | None = None
     refused: str = ""  # why the table was not compared
-    note: str = ""  # what else there is to say: the target has no such table
+    note: str = ""  # what the target does not have: the table, which may be empty, or columns
     seconds: float = 0.0
     keys: list[tuple[str, ...]] = field(default_factory=list, repr=False)  # to be repaired
 
@@ -50,7 +50,7 @@ class TableReport:
     @property
     def equal(self) -> bool | None:
         """None: not compared."""
-        return None if self.refused else not self.differing
+        return None if self.refused else not self.differing and not self.note
 
     def document(self) -> dict[str, Any]:
         fields = asdict(self)
@@ -71,7 +71,7 @@ class PipelineReport:
 
     @property
     def differing(self) -> list[TableReport]:
-        return [table for table in self.tables if table.differing]
+        return [table for table in self.tables if table.equal is False]
 
     def document(self) -> dict[str, Any]:
         return {

@@ -70,7 +70,7 @@ def add(result: dict[str, Any], report: PipelineReport) -> None:
             continue
         result["tables"] += 1
         result["rows"] += table.rows
-        if table.differing:
+        if not table.equal:
             result["differing"].append(_differing(table))
 
 
@@ -87,6 +87,7 @@ def _differing(table: TableReport) -> dict[str, Any]:
         "missing": table.missing,
         "extra": table.extra,
         "different": table.different,
+        "note": table.note,
         "keys": [list(one.key) for one in table.differences[:KEYS]],
     }
 
