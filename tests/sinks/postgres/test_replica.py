@@ -158,3 +158,22 @@ INSERT INTO p VALUES (60, 'b');
     )
     replica.follow()
     replica.check_equal("p", "pa", "pb", "audit")
+
+
+def test_odd_names(replica: Replica) -> None:
+    """Quotes, percent signs, spaces: in either way of applying."""
+    replica.captured.run(
+        """CREATE SCHEMA "s %s";
+CREATE TABLE "s %s"."t ""%"" $1" ("k %(a)s" int PRIMARY KEY, "v'x" text UNIQUE, "{b}" int);
+INSERT INTO "s %s"."t ""%"" $1" VALUES (1, 'a', 1), (2, 'b', 2);
+"""
+    )
+    replica.follow()
+    replica.captured.run(
+        """UPDATE "s %s"."t ""%"" $1" SET "v'x" = NULL WHERE "k %(a)s" = 1;
+UPDATE "s %s"."t ""%"" $1" SET "v'x" = 'a' WHERE "k %(a)s" = 2;
+UPDATE "s %s"."t ""%"" $1" SET "v'x" = 'b' WHERE "k %(a)s" = 1;
+"""
+    )
+    replica.follow()
+    replica.check_equal('"s %s"."t ""%"" $1"')

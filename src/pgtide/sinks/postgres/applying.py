@@ -22,7 +22,7 @@ from pgtide.postgres.connection import SqlConnection
 from pgtide.sinks.postgres.failures import TableRefused
 from pgtide.sinks.postgres.staged_rows import StagedRows, TableRows
 from pgtide.sinks.postgres.stages import Stage
-from pgtide.sinks.postgres.statements import Statements, counting
+from pgtide.sinks.postgres.statements import Statements, counting, staged
 from pgtide.sinks.postgres.target_tables import (
     TargetTable,
     disable_triggers,
@@ -82,11 +82,11 @@ class Applier:
         order = [table.oid for table in parents_first(self.connection, tables)]
         work.sort(key=lambda one: order.index(one.table.oid))
         for one in work:
-            self._fill(one, segment)
+            self._fill(one)
         for one in work:
-            self._write(one, segment)
+            self._write(one)
         for one in reversed(work):
-            self._delete(one, segment)
+            self._delete(one)
 
     def staged(self, segment: int) -> list[Staged]:
         """Every stage that has rows in a segment."""
@@ -98,9 +98,9 @@ class Applier:
             if target is None:
                 raise missing_table(table.rules.target, self.batch.mark.pipeline)
             self._quieten(target)
-            lacking = bool(table.traits.unsent)
+            statements = Statements(stage, target, bool(table.traits.unsent), staged(self.loads))
             lenient = self.batch.completes(table.layout, self.batch.census.low)
-            found.append(Staged(Statements(stage, target, lacking), counts, lenient))
+            found.append(Staged(statements, counts, lenient))
         return found
 
     def look_again(self) -> None:
@@ -112,7 +112,7 @@ class Applier:
         """By segment, what each stage holds; asked once, since there may be many of both."""
         found: dict[int, list[tuple[Stage, TableRows, Counts]]] = {}
         for stage, table in self.rows.stages.values():
-            for segment, *counts in self._run(counting(stage), 0).fetchall():
+            for segment, *counts in self._run(counting(stage, self.loads)).fetchall():
                 item = (stage, table, Counts(*map(int, counts)))
                 found.setdefault(segment, []).append(item)
         return found
@@ -123,74 +123,74 @@ class Applier:
             disable_triggers(self.connection, table)
             self._quiet.add(table.oid)
 
-    def _fill(self, one: Staged, segment: int) -> None:
+    def _fill(self, one: Staged) -> None:
         if one.counts.fragments:
             raise Unexpected("new rows lack values")
         if (
             one.counts.moves
-            and one.counts.moves != self._run(one.statements.fill_from_origin(), segment).rowcount
+            and one.counts.moves != self._run(one.statements.fill_from_origin()).rowcount
         ):
             raise Unexpected("rows that have moved are missing")
 
-    def _write(self, one: Staged, segment: int) -> None:
+    def _write(self, one: Staged) -> None:
         counts, statements = one.counts, one.statements
         if not statements.stage.keys:
             if counts.inserts or counts.reads:
-                self._run(statements.insert_copies(), segment)
+                self._run(statements.insert_copies())
             return
-        identities = self._identities(one, segment)
+        identities = self._identities(one)
         with unlocked(self.connection, one.table, identities):
-            self._update(one, segment, bool(identities))
+            self._update(one, bool(identities))
         if counts.reads or (counts.updates and one.lenient):
             unsure = "pr" if one.lenient else "r"
-            self._pass_over(one, unsure, segment)
-            self._run(statements.insert(unsure, absent=True), segment)
+            self._pass_over(one, unsure)
+            self._run(statements.insert(unsure, absent=True))
         if counts.inserts:
-            self._run(statements.insert("a"), segment)
+            self._run(statements.insert("a"))
 
-    def _update(self, one: Staged, segment: int, identities: bool) -> None:
+    def _update(self, one: Staged, identities: bool) -> None:
         counts, statements = one.counts, one.statements
         if counts.updates and not one.lenient:
-            found = self._run(statements.update("p", identities=identities), segment).rowcount
+            found = self._run(statements.update("p", identities=identities)).rowcount
             if found != counts.updates:
                 raise Unexpected("rows to update are missing")
         if counts.reads or (counts.updates and one.lenient):
             unsure = "pr" if one.lenient else "r"
-            self._run(statements.update(unsure, identities=identities), segment)
+            self._run(statements.update(unsure, identities=identities))
 
-    def _identities(self, one: Staged, segment: int) -> list[str]:
+    def _identities(self, one: Staged) -> list[str]:
         """Columns GENERATED ALWAYS in which rows are to get other values than they have."""
         names = one.statements.identities
         if not names or not (one.counts.updates or one.counts.reads):
             return []
-        found = self._run(one.statements.other_identities(), segment).fetchone()
+        found = self._run(one.statements.other_identities()).fetchone()
         return names if found is not None and found[0] else []
 
-    def _pass_over(self, one: Staged, known: str, segment: int) -> None:
+    def _pass_over(self, one: Staged, known: str) -> None:
         """Rows that are not there and not whole come later, if they are being read; else stop."""
         if not one.statements.unsent:
             return
-        row = self._run(one.statements.not_whole(known), segment).fetchone()
+        row = self._run(one.statements.not_whole(known)).fetchone()
         assert row is not None, "an aggregate has one row"
         if row[0] and not one.lenient:
             raise Unexpected("rows to update are missing")
         self.batch.pass_over((one.table.schema, one.table.table), row[0])
 
-    def _delete(self, one: Staged, segment: int) -> None:
+    def _delete(self, one: Staged) -> None:
         counts, statements = one.counts, one.statements
         if not statements.stage.keys:
             if counts.copies:
                 self._refuse_changes(one)
-                found = self._run(statements.delete_copies(), segment).rowcount
+                found = self._run(statements.delete_copies()).rowcount
                 if found != counts.copies:
                     raise Unexpected("rows to delete are missing")
             return
         if counts.deletes:
-            found = self._run(statements.delete("p"), segment).rowcount
+            found = self._run(statements.delete("p")).rowcount
             if found != counts.deletes and not one.lenient:
                 raise Unexpected("rows to delete are missing")
         if counts.removals:
-            self._run(statements.delete("r"), segment)
+            self._run(statements.delete("r"))
 
     def _refuse_changes(self, one: Staged) -> None:
         """Without a key, and with ``keyless: append``, rows only come."""
@@ -203,6 +203,5 @@ class Applier:
             )
             raise TableRefused(name, error)
 
-    def _run(self, statement: str, segment: int) -> Cursor[tuple[Any, ...]]:
-        parameters = {"segment": segment, "loads": list(self.loads)}
-        return self.connection.execute(statement.encode(), parameters)
+    def _run(self, statement: str) -> Cursor[tuple[Any, ...]]:
+        return self.connection.execute(statement.encode())

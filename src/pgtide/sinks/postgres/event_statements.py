@@ -10,7 +10,7 @@ from functools import cached_property
 
 from psycopg import sql
 
-from pgtide.sinks.postgres.statements import Statements
+from pgtide.sinks.postgres.statements import Statements, quoted
 
 _HERE = "s.lsn = event.lsn AND s.seq = event.seq AND s.load = event.load"
 CONFLICT = "PGT01"
@@ -59,7 +59,7 @@ ELSE
 END IF;"""
 
     def _keyless(self, pipeline: str, on_conflict: str) -> str:
-        here = self._printed([f"t.{_name(column.name)}" for _, column in self.columns])
+        here = self._printed([f"t.{quoted(column.name)}" for _, column in self.columns])
         there = self._printed([f"({self._value(i, column)})" for i, column in self.columns])
         return f"""
 IF event.kind = 'd' THEN
@@ -77,7 +77,7 @@ END IF;"""
 
     @cached_property
     def _names(self) -> str:
-        return ", ".join(_name(column.name) for _, column in self.columns)
+        return ", ".join(quoted(column.name) for _, column in self.columns)
 
     @cached_property
     def _values(self) -> str:
@@ -107,12 +107,12 @@ END IF;"""
     @cached_property
     def _update(self) -> str:
         values = [
-            f"{_name(column.name)} = {self._new(index, column)}"
+            f"{quoted(column.name)} = {self._new(index, column)}"
             for index, column in self.columns
             if self.any_identity or not column.always
         ]
         key = self._keys[0][1]
-        values = values or [f"{_name(key.name)} = t.{_name(key.name)}"]
+        values = values or [f"{quoted(key.name)} = t.{quoted(key.name)}"]
         return (
             f"UPDATE {self.table.rows} t SET {', '.join(values)} FROM {self.stage.name} s"
             f" WHERE {_HERE} AND {self._same_key('o')};"
@@ -154,7 +154,3 @@ END IF;"""
             for index, column in self._keys
         ]
         return f"jsonb_build_object({', '.join(pairs)})"
-
-
-def _name(name: str) -> str:
-    return sql.Identifier(name).as_string(None)

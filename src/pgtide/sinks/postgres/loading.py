@@ -77,6 +77,7 @@ class Loader:
     pipeline: str
     lsn: str
     epoch: int
+    role: str  # of the session: ``replica`` looks at no foreign keys
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows, failure = 0, b""
@@ -94,6 +95,8 @@ class Loader:
 
     def _begin(self, connection: SqlConnection) -> Seqs:
         """The stretches that are there; holds up whoever wants to begin the next epoch."""
+        if self.role != "origin":
+            connection.execute("SET LOCAL session_replication_role = replica")
         query = "SELECT epoch FROM pgtide.loads WHERE pipeline = %s AND lsn = %s FOR SHARE"
         epochs = {row[0] for row in connection.execute(query, [self.pipeline, self.lsn])}
         if epochs != {self.epoch}:

@@ -21,6 +21,7 @@ from pgtide.position import Lsn, Position
 from pgtide.sinks.postgres.applying import Applier, Staged
 from pgtide.sinks.postgres.event_statements import CONFLICT, EventStatements
 from pgtide.sinks.postgres.failures import TableRefused
+from pgtide.sinks.postgres.statements import staged
 from pgtide.sinks.postgres.target_tables import unlocked
 
 _CONFLICTS = {
@@ -70,7 +71,7 @@ class OrderedApplier(Applier):
         for one in work:
             stage = one.statements.stage
             self.connection.execute(f"CREATE INDEX ON {stage.name} (lsn, seq)".encode())
-        identities = [(one, self._identities(one, segment)) for one in work]
+        identities = [(one, self._identities(one)) for one in work]
         by_number = {one.statements.stage.number: one for one in work}
         block = _BLOCK.format(
             events=self._events(work, segment),
@@ -89,20 +90,19 @@ class OrderedApplier(Applier):
             raise self._refused(json.loads(error.diag.message_detail or "{}"), by_number) from None
 
     def _events(self, work: Sequence[Staged], segment: int) -> str:
-        loads = ", ".join(map(str, self.loads))
         parts = []
         for one in work:
             known = "CASE s.known WHEN 'p' THEN 'r' ELSE s.known END" if one.lenient else "s.known"
             parts.append(
                 f"SELECT s.lsn, s.seq, s.kind, {known} AS known, s.copies, s.unsent, s.load,"
                 f" {one.statements.stage.number} AS stage FROM {one.statements.stage.name} s"
-                f" WHERE s.segment = {segment} AND s.load IN ({loads})"
+                f" WHERE {staged(self.loads, segment)}"
             )
         return f"{' UNION ALL '.join(parts)} ORDER BY lsn, seq, copies"
 
     def _stage(self, one: Staged, any_identity: bool) -> str:
         statements = EventStatements(
-            one.statements.stage, one.table, one.statements.unsent, any_identity
+            one.statements.stage, one.table, one.statements.unsent, any_identity=any_identity
         )
         pipeline = sql.Literal(self.batch.mark.pipeline).as_string(None)
         body = statements.body(pipeline, self.settings.on_conflict, lenient=one.lenient)

@@ -1,11 +1,12 @@
 """The statements that take rows from a stage into their table. No connection, no clock.
 
-Every statement reads the rows of one segment and of the loads that count; parameters are the
-segment and the loads, in this order, wherever ``%(segment)s`` and ``%(loads)s`` stand.
+Every statement reads the rows of one segment and of the loads that count, which are numbers and
+stand in it: a statement without parameters may have any name in it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,7 +16,11 @@ from pgtide.errors import TargetError
 from pgtide.sinks.postgres.stages import Stage
 from pgtide.sinks.postgres.target_tables import TargetColumn, TargetTable
 
-STAGED = "s.segment = %(segment)s AND s.load = ANY (%(loads)s)"
+
+def staged(loads: Sequence[int], segment: int | None = None) -> str:
+    """Which rows of a stage count."""
+    mine = f"s.load = ANY ('{{{','.join(map(str, loads))}}}'::bigint[])"
+    return mine if segment is None else f"s.segment = {segment} AND {mine}"
 
 
 @dataclass(frozen=True)
@@ -24,7 +29,8 @@ class Statements:
 
     stage: Stage
     table: TargetTable
-    unsent: bool  # whether some values were not sent
+    unsent: bool = False  # whether some values were not sent
+    chosen: str = "true"  # which rows of the stage
 
     @cached_property
     def columns(self) -> list[tuple[int, TargetColumn]]:
@@ -53,7 +59,7 @@ class Statements:
         )
         return (
             f"UPDATE {self.stage.name} s SET {values}, unsent = NULL FROM {self.table.rows} t"
-            f" WHERE {STAGED} AND s.unsent IS NOT NULL AND s.o{self.stage.keys[0]} IS NOT NULL"
+            f" WHERE {self.chosen} AND s.unsent IS NOT NULL AND s.o{self.stage.keys[0]} IS NOT NULL"
             f" AND {self._same_key('o')}"
         )
 
@@ -64,12 +70,13 @@ class Statements:
             for index, column in self.columns
             if index not in self.stage.keys and (identities or not column.always)
         ]
-        values = ", ".join(f"{_name(c.name)} = {self._new(i, c)}" for i, c in names)
+        values = ", ".join(f"{quoted(c.name)} = {self._new(i, c)}" for i, c in names)
         key = self._keys[0][1]
-        values = values or f"{_name(key.name)} = t.{_name(key.name)}"
+        values = values or f"{quoted(key.name)} = t.{quoted(key.name)}"
         return (
             f"UPDATE {self.table.rows} t SET {values} FROM {self.stage.name} s"
-            f" WHERE {STAGED} AND s.kind IN ('u', 'p') AND {_known(known)} AND {self._same_key()}"
+            f" WHERE {self.chosen} AND s.kind IN ('u', 'p') AND {_known(known)}"
+            f" AND {self._same_key()}"
         )
 
     @property
@@ -81,22 +88,22 @@ class Statements:
     def other_identities(self) -> str:
         """Whether some row has another value in such a column than it is to have."""
         differ = " OR ".join(
-            f"t.{_name(column.name)} IS DISTINCT FROM {self._value(index, column)}"
+            f"t.{quoted(column.name)} IS DISTINCT FROM {self._value(index, column)}"
             for index, column in self.columns
             if column.name in self.identities
         )
         return (
             f"SELECT EXISTS (SELECT FROM {self.table.rows} t JOIN {self.stage.name} s"
-            f" ON {self._same_key()} WHERE {STAGED} AND s.kind IN ('u', 'p') AND ({differ}))"
+            f" ON {self._same_key()} WHERE {self.chosen} AND s.kind IN ('u', 'p') AND ({differ}))"
         )
 
     def insert(self, known: str, *, absent: bool = False) -> str:
         """Rows that are not there; ``absent``: look first, and leave out what is not whole."""
-        names = ", ".join(_name(column.name) for _, column in self.columns)
+        names = ", ".join(quoted(column.name) for _, column in self.columns)
         values = ", ".join(self._value(index, column) for index, column in self.columns)
         query = (
             f"INSERT INTO {self.table.name} ({names}) OVERRIDING SYSTEM VALUE"
-            f" SELECT {values} FROM {self.stage.name} s WHERE {STAGED}"
+            f" SELECT {values} FROM {self.stage.name} s WHERE {self.chosen}"
             f" AND s.kind = 'u' AND {_known(known)}"
         )
         return f"{query} AND s.unsent IS NULL AND {self._absent()}" if absent else query
@@ -104,7 +111,7 @@ class Statements:
     def not_whole(self, known: str) -> str:
         """How many rows are not there, and cannot be made because values were not sent."""
         return (
-            f"SELECT count(*) FROM {self.stage.name} s WHERE {STAGED} AND s.kind = 'u'"
+            f"SELECT count(*) FROM {self.stage.name} s WHERE {self.chosen} AND s.kind = 'u'"
             f" AND {_known(known)} AND s.unsent IS NOT NULL AND {self._absent()}"
         )
 
@@ -112,34 +119,34 @@ class Statements:
         """Rows that are to be gone."""
         return (
             f"DELETE FROM {self.table.rows} t USING {self.stage.name} s"
-            f" WHERE {STAGED} AND s.kind = 'd' AND {_known(known)} AND {self._same_key()}"
+            f" WHERE {self.chosen} AND s.kind = 'd' AND {_known(known)} AND {self._same_key()}"
         )
 
     def copy(self) -> str:
         """Takes the values of rows straight into the table, texts as they are."""
-        names = ", ".join(_name(column.name) for _, column in self.columns)
-        return f"COPY {self.table.name} ({names}) FROM STDIN".replace("%%", "%")
+        names = ", ".join(quoted(column.name) for _, column in self.columns)
+        return f"COPY {self.table.name} ({names}) FROM STDIN"
 
     # -- rows without a key ---------------------------------------------------------------
 
     def insert_copies(self) -> str:
-        names = ", ".join(_name(column.name) for _, column in self.columns)
+        names = ", ".join(quoted(column.name) for _, column in self.columns)
         values = ", ".join(self._value(index, column) for index, column in self.columns)
         return (
             f"INSERT INTO {self.table.name} ({names}) OVERRIDING SYSTEM VALUE SELECT {values}"
             f" FROM {self.stage.name} s, generate_series(1, coalesce(s.copies, 1))"
-            f" WHERE {STAGED} AND s.kind = 'u'"
+            f" WHERE {self.chosen} AND s.kind = 'u'"
         )
 
     def delete_copies(self) -> str:
         """So many of the rows that are equal in all columns."""
-        here = self._printed([f"t.{_name(column.name)}" for _, column in self.columns])
+        here = self._printed([f"t.{quoted(column.name)}" for _, column in self.columns])
         there = self._printed([f"({self._value(i, column)})" for i, column in self.columns])
         found = (
             f"SELECT t.tableoid AS at_table, t.ctid AS at_row, s.copies,"
             f" row_number() OVER (PARTITION BY s.ctid) AS number"
             f" FROM {self.table.rows} t JOIN {self.stage.name} s ON {here} = {there}"
-            f" WHERE {STAGED} AND s.kind = 'd'"
+            f" WHERE {self.chosen} AND s.kind = 'd'"
         )
         return (
             f"DELETE FROM {self.table.rows} t USING ({found}) f"
@@ -162,7 +169,7 @@ class Statements:
 
     def _same_key(self, side: str = "v") -> str:
         return " AND ".join(
-            f"t.{_name(column.name)} = {self._value(index, column, side)}"
+            f"t.{quoted(column.name)} = {self._value(index, column, side)}"
             for index, column in self._keys
         )
 
@@ -176,11 +183,11 @@ class Statements:
         value = self._value(index, column)
         if not self.unsent:
             return value
-        kept = f"t.{_name(column.name)}"
+        kept = f"t.{quoted(column.name)}"
         return f"CASE WHEN {index} = ANY (s.unsent) THEN {kept} ELSE {value} END"
 
     def _as_staged(self, index: int, column: TargetColumn) -> str:
-        kept = f"t.{_name(column.name)}"
+        kept = f"t.{quoted(column.name)}"
         if self.stage.typed[index]:
             return f"{kept}::{self.stage.columns[index].type_name}"
         return f"{kept}::text"
@@ -190,7 +197,7 @@ class Statements:
         return f"ROW({', '.join(f'{value}::text' for value in values)})::text"
 
 
-def counting(stage: Stage) -> str:
+def counting(stage: Stage, loads: Sequence[int]) -> str:
     """How many rows a stage has of what kind, by segment: the fields of ``Counts``."""
     moves = f"s.o{stage.keys[0]} IS NOT NULL" if stage.moves and stage.keys else "false"
     kinds = (
@@ -204,8 +211,8 @@ def counting(stage: Stage) -> str:
     )
     counts = [f"count(*) FILTER (WHERE {kind})" for kind in kinds]
     counts.append("coalesce(-sum(s.copies) FILTER (WHERE s.kind = 'd'), 0)")
-    loads = "s.load = ANY (%(loads)s)"
-    return f"SELECT s.segment, {', '.join(counts)} FROM {stage.name} s WHERE {loads} GROUP BY 1"
+    found = ", ".join(["s.segment", *counts])
+    return f"SELECT {found} FROM {stage.name} s WHERE {staged(loads)} GROUP BY 1"
 
 
 def _known(known: str) -> str:
@@ -213,5 +220,6 @@ def _known(known: str) -> str:
     return f"s.known IN ({', '.join(repr(letter) for letter in known)})"
 
 
-def _name(name: str) -> str:
-    return sql.Identifier(name).as_string(None).replace("%", "%%")
+def quoted(name: str) -> str:
+    """A name as SQL has it."""
+    return sql.Identifier(name).as_string(None)

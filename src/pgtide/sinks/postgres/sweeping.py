@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from psycopg import sql
 from pyspark.sql import DataFrame
 
 from pgtide.errors import LogGap, TargetError
@@ -18,10 +19,9 @@ from pgtide.pipeline.reading import LogFrames
 from pgtide.pipeline.steps import Swept
 from pgtide.postgres.connection import SqlConnection
 from pgtide.shape import Shape
-from pgtide.sinks.postgres.ddl_payload import quoted
 from pgtide.sinks.postgres.keyed_state import STATE, TextLayout, copy_text
 from pgtide.sinks.postgres.stages import Stage
-from pgtide.sinks.postgres.statements import STAGED, Statements
+from pgtide.sinks.postgres.statements import Statements, quoted, staged
 from pgtide.sinks.postgres.target_tables import TargetTable, read_tables
 from pgtide.spark.layout import TableName
 from pgtide.spark.sql_text import element
@@ -86,34 +86,35 @@ class StagedSweep:
                 detail=f"Rows of it are to be removed at {self.sweep.at}.",
                 hint="Make it there as it is at the source.",
             )
-        parameters: dict[str, object] = {"segment": 0, "loads": loads}
-        query = f"DELETE FROM {target.rows} t WHERE {self._concerned(target, parameters)}"
+        query = f"DELETE FROM {target.rows} t WHERE {self._concerned(target)}"
         if self.stage is not None:
-            same = Statements(self.stage, target, unsent=False).same_key
-            query += f" AND NOT EXISTS (SELECT FROM {self.stage.name} s WHERE {STAGED} AND {same})"
-        connection.execute(query.encode(), parameters)
+            statements = Statements(self.stage, target)
+            spared = f"{staged(loads, 0)} AND {statements.same_key}"
+            query += f" AND NOT EXISTS (SELECT FROM {self.stage.name} s WHERE {spared})"
+        connection.execute(query.encode())
 
-    def _concerned(self, target: TargetTable, parameters: dict[str, object]) -> str:
-        """Which rows the sweep is about; their texts become parameters."""
+    def _concerned(self, target: TargetTable) -> str:
+        """Which rows the sweep is about."""
         names = self.step.layout.key_names
         typed = [(quoted(name), target.columns[name].type) for name in names]
         conditions = ["true"]
         for bound, operator in ((self.sweep.low, ">="), (self.sweep.high, "<=")):
             if bound is not None:
                 column, kind = typed[0]
-                name = f"bound{len(parameters)}"
-                parameters[name] = bound
-                conditions.append(f"t.{column} {operator} %({name})s::text::{kind}")
+                conditions.append(f"t.{column} {operator} {_literal(bound)}::text::{kind}")
         if self.sweep.keys is not None:
             columns = ", ".join(f"t.{column}" for column, _ in typed)
-            for at in range(len(names)):
-                parameters[f"key{at}"] = [key[at] for key in self.sweep.keys]
-            arrays = ", ".join(f"unnest(%(key{at})s::text[])" for at in range(len(names)))
+            texts = [[key[at] for key in self.sweep.keys] for at in range(len(names))]
+            arrays = ", ".join(f"unnest({_literal(column)}::text[])" for column in texts)
             values = ", ".join(f"k.v{at}::{kind}" for at, (_, kind) in enumerate(typed))
             aliases = ", ".join(f"v{at}" for at in range(len(names)))
             wanted = f"SELECT {values} FROM ROWS FROM ({arrays}) AS k({aliases})"
             conditions.append(f"({columns}) IN ({wanted})")
         return " AND ".join(conditions)
+
+
+def _literal(value: str | list[str]) -> str:
+    return sql.Literal(value).as_string(None)
 
 
 def staged_sweeps(

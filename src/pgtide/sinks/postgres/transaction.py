@@ -27,7 +27,12 @@ from pgtide.sinks.postgres.staged_rows import StagedRows, TableRows
 from pgtide.sinks.postgres.stages import empty_stages
 from pgtide.sinks.postgres.statements import Statements
 from pgtide.sinks.postgres.sweeping import StagedSweep, staged_sweeps
-from pgtide.sinks.postgres.target_tables import disable_triggers, quoted_name, read_tables
+from pgtide.sinks.postgres.target_tables import (
+    disable_triggers,
+    missing_table,
+    quoted_name,
+    read_tables,
+)
 from pgtide.sinks.postgres.units import Command, RowsOf, SweepOf, Truncate, Unit
 
 ANALYZED = 5000  # rows of a batch, from which on the planner is told about stages
@@ -110,14 +115,15 @@ class TargetTransaction:
         if self._loaded:
             rows = StagedRows(self._scope, self._loaded, ())
             commands = {
-                number: Statements(stage, known[table.rules.target], unsent=False).copy()
+                number: Statements(stage, known[table.rules.target]).copy()
                 for number, (stage, table) in rows.stages.items()
             }
             for table in self._loaded:
                 if self._settings.replication_role == "origin":
                     disable_triggers(self._connection, known[table.rules.target])
             url = self._settings.url.reveal()
-            loader = Loader(url, commands, self._scope, str(lsn), epoch)
+            role = self._settings.replication_role
+            loader = Loader(url, commands, self._scope, str(lsn), epoch, role)
             load_lines(rows.bare_lines(self._batch.frame), loader)
         return self._loaded
 
@@ -164,10 +170,12 @@ class TargetTransaction:
 
     def _truncate(self, action: Truncate) -> None:
         known = read_tables(self._connection, action.tables)
-        names = ", ".join(quoted_name(name) for name in action.tables if name in known)
+        for name in action.tables:
+            if name not in known:
+                raise missing_table(name, self._pipeline)
+        names = ", ".join(map(quoted_name, action.tables))
         restart = " RESTART IDENTITY" if action.restart_identity else ""
-        if names:
-            self._connection.execute(f"TRUNCATE {names}{restart}".encode())
+        self._connection.execute(f"TRUNCATE {names}{restart}".encode())
 
     def _end(self) -> None:
         """Say how far the target is; behind a snapshot make what was to wait for its rows."""

@@ -72,7 +72,7 @@ class Unit:
     @property
     def parts(self) -> dict[str, frozenset[str]]:
         """Tables that may be written apart from each other; none where commands are in between."""
-        if any(isinstance(action, Command) for action in self.actions):
+        if any(isinstance(action, Command | Truncate) for action in self.actions):
             return {}
         return {
             work.name: frozenset(".".join(table) for table in work.tables)
