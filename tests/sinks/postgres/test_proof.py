@@ -21,7 +21,7 @@ from tests.fixtures.postgres import MakeServer
 from tests.sinks.postgres.replicas import PIPELINE
 from tests.sinks.postgres.writers import ACCOUNTS, BALANCE, TABLES, Writers
 
-KILLS = 20
+KILLS = int(os.environ.get("PGTIDE_TEST_KILLS", "20"))
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -111,7 +111,7 @@ def test_a_replica_survives_everything(
             for kill in range(KILLS):
                 process = _start(config, output, "run")
                 try:
-                    _lives_for(process, dice.uniform(7, 22), output)
+                    _lives_for(process, dice.uniform(10, 28), output)
                     alone = _capture_of(process) if kill % 3 == 2 else None
                     if alone is not None:
                         os.kill(alone, signal.SIGKILL)

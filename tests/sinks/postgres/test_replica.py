@@ -64,6 +64,31 @@ INSERT INTO seats VALUES (4, 'cid');
     replica.check_equal("seats")
 
 
+def test_rows_that_go_with_others(replica: Replica) -> None:
+    """The target deletes by itself what the source deleted by itself; that is no conflict."""
+    replica.captured.run(
+        """CREATE TABLE a (id int PRIMARY KEY, code text UNIQUE);
+CREATE TABLE b (id int PRIMARY KEY, a int REFERENCES a ON DELETE CASCADE ON UPDATE CASCADE);
+CREATE TABLE c (id int PRIMARY KEY, b int REFERENCES b ON DELETE CASCADE,
+    other int REFERENCES a ON DELETE SET NULL ON UPDATE CASCADE);
+INSERT INTO a SELECT n, 'c' || n FROM generate_series(1, 9) n;
+INSERT INTO b SELECT n, n % 9 + 1 FROM generate_series(1, 30) n;
+INSERT INTO c SELECT n, n % 30 + 1, n % 9 + 1 FROM generate_series(1, 90) n;
+"""
+    )
+    replica.follow()
+    replica.captured.run(
+        """UPDATE a SET id = -id WHERE id = 3;
+DELETE FROM a WHERE id = 1;
+INSERT INTO a VALUES (1, 'c1');
+UPDATE b SET a = 2 WHERE a = 4;
+DELETE FROM a WHERE id = 4;
+"""
+    )
+    replica.follow()
+    replica.check_equal("a", "b", "c")
+
+
 def test_commands_between_rows(replica: Replica) -> None:
     """DDL in its place: rows before it have the old columns, those behind it the new ones."""
     replica.captured.run(

@@ -22,6 +22,8 @@ class EventStatements(Statements):
     """The statements for one stage and its table."""
 
     any_identity: bool = False  # whether columns GENERATED ALWAYS are updated as well
+    cascades: bool = False  # whether rows of other tables go with its rows
+    cascaded: bool = False  # whether its rows go with those of other tables
 
     def body(self, pipeline: str, on_conflict: str, *, lenient: bool) -> str:
         """What is done with an event, as statements of PL/pgSQL."""
@@ -31,7 +33,8 @@ class EventStatements(Statements):
 IF event.kind = 'd' THEN
     {self._delete}
     GET DIAGNOSTICS touched = ROW_COUNT;
-    IF touched = 0 AND event.known = 'p' THEN
+    {"cascaded_at := event.lsn;" if self.cascades else ""}
+    IF touched = 0 AND event.known = 'p' AND {self._expected} THEN
         {self._conflict(pipeline, on_conflict, "delete_missing")}
     END IF;
 ELSIF event.known = 'a' THEN
@@ -57,6 +60,11 @@ ELSE
         END IF;
     END IF;
 END IF;"""
+
+    @property
+    def _expected(self) -> str:
+        """Whether a row must be there: not if it went with another one of its transaction."""
+        return "cascaded_at IS DISTINCT FROM event.lsn" if self.cascaded else "true"
 
     def _keyless(self, pipeline: str, on_conflict: str) -> str:
         here = self._printed([f"t.{quoted(column.name)}" for _, column in self.columns])

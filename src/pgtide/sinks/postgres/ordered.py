@@ -22,7 +22,7 @@ from pgtide.sinks.postgres.applying import Applier, Staged
 from pgtide.sinks.postgres.event_statements import CONFLICT, EventStatements
 from pgtide.sinks.postgres.failures import TableRefused
 from pgtide.sinks.postgres.statements import staged
-from pgtide.sinks.postgres.target_tables import unlocked
+from pgtide.sinks.postgres.target_tables import Cascades, read_cascades, unlocked
 
 _CONFLICTS = {
     "insert_exists": "a row that was inserted is there already",
@@ -37,6 +37,7 @@ DO $pgtide$
 DECLARE
     event record;
     touched bigint;
+    cascaded_at bigint;
 BEGIN
     FOR event IN {events} LOOP
         CASE event.stage
@@ -71,11 +72,12 @@ class OrderedApplier(Applier):
         for one in work:
             stage = one.statements.stage
             self.connection.execute(f"CREATE INDEX ON {stage.name} (lsn, seq)".encode())
+        cascades = read_cascades(self.connection, [one.table for one in work])
         identities = [(one, self._identities(one)) for one in work]
         by_number = {one.statements.stage.number: one for one in work}
         block = _BLOCK.format(
             events=self._events(work, segment),
-            stages="\n".join(self._stage(one, bool(names)) for one, names in identities),
+            stages="\n".join(self._stage(one, bool(names), cascades) for one, names in identities),
             keys="\n".join(self._key(one) for one in work),
             conflict=CONFLICT,
         )
@@ -100,9 +102,14 @@ class OrderedApplier(Applier):
             )
         return f"{' UNION ALL '.join(parts)} ORDER BY lsn, seq, copies"
 
-    def _stage(self, one: Staged, any_identity: bool) -> str:
+    def _stage(self, one: Staged, any_identity: bool, cascades: Cascades) -> str:
         statements = EventStatements(
-            one.statements.stage, one.table, one.statements.unsent, any_identity=any_identity
+            one.statements.stage,
+            one.table,
+            one.statements.unsent,
+            any_identity=any_identity,
+            cascades=one.table.oid in cascades.parents,
+            cascaded=one.table.oid in cascades.children,
         )
         pipeline = sql.Literal(self.batch.mark.pipeline).as_string(None)
         body = statements.body(pipeline, self.settings.on_conflict, lenient=one.lenient)

@@ -31,6 +31,10 @@ SELECT DISTINCT conrelid, confrelid FROM pg_catalog.pg_constraint
 WHERE contype = 'f' AND conparentid = 0 AND conrelid = ANY (%s::oid[])
   AND confrelid = ANY (%s::oid[]) AND conrelid <> confrelid
 """
+_CASCADES = """
+SELECT conrelid, confrelid FROM pg_catalog.pg_constraint
+WHERE contype = 'f' AND confdeltype = 'c' AND confrelid = ANY (%s::oid[])
+"""
 _TRIGGERS = """
 SELECT format('ALTER TABLE %%s DISABLE TRIGGER %%I', t.tgrelid::regclass, t.tgname)
 FROM pg_catalog.pg_trigger t
@@ -117,6 +121,21 @@ def parents_first(connection: SqlConnection, tables: Sequence[TargetTable]) -> l
         visit(oid, frozenset())
     by_oid = {table.oid: table for table in tables}
     return [by_oid[oid] for oid in ordered]
+
+
+@dataclass(frozen=True)
+class Cascades:
+    """Tables whose rows go with others, ON DELETE CASCADE, by oid."""
+
+    parents: frozenset[int]
+    children: frozenset[int]
+
+
+def read_cascades(connection: SqlConnection, tables: Sequence[TargetTable]) -> Cascades:
+    """What rows of these tables take along when they are deleted."""
+    found = connection.execute(_CASCADES, [[table.oid for table in tables]]).fetchall()
+    children = frozenset(child for child, _ in found)
+    return Cascades(frozenset(parent for _, parent in found), children)
 
 
 def disable_triggers(connection: SqlConnection, table: TargetTable) -> int:
