@@ -1,11 +1,12 @@
-"""Connecting to a target for what is not the writing of rows: errors speak of the target."""
+"""Pipelines with a Postgres target, and sessions there for what is not the writing of rows."""
 
 from __future__ import annotations
 
 from pgtide.config.model import Config
 from pgtide.config.sinks import PostgresSettings
-from pgtide.errors import ConfigError, PgtideError, TargetError, TargetUnavailable, TransientError
-from pgtide.postgres.connection import SqlConnection, connect
+from pgtide.errors import ConfigError
+from pgtide.postgres.connection import SqlConnection
+from pgtide.sinks.postgres import session
 
 
 def postgres_pipelines(config: Config, name: str | None = None) -> list[str]:
@@ -28,23 +29,8 @@ def postgres_pipelines(config: Config, name: str | None = None) -> list[str]:
 
 def connect_target(config: Config, pipeline: str, *, application_name: str) -> SqlConnection:
     """A session at the target of a pipeline, with autocommit."""
-    url = _settings(config, pipeline).url
-    try:
-        return connect(url.reveal(), application_name=application_name)
-    except PgtideError as error:
-        where = f"pipelines.{pipeline}.sink.url"
-        detail = f"{error.message}. {error.detail}".rstrip(" .") + "."
-        if isinstance(error, TransientError):
-            raise TargetUnavailable(
-                f"the target of pipeline {pipeline} cannot be reached",
-                detail=detail,
-                hint=f"Start that server, or correct {where}.",
-            ) from error
-        raise TargetError(
-            f"the target of pipeline {pipeline} does not let pgtide in",
-            detail=detail,
-            hint=f"Correct {where}, or the rights of its role.",
-        ) from error
+    url = _settings(config, pipeline).url.reveal()
+    return session.connect_target(url, application_name, pipeline=pipeline)
 
 
 def _settings(config: Config, pipeline: str) -> PostgresSettings:
