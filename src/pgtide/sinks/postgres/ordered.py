@@ -70,8 +70,7 @@ class OrderedApplier(Applier):
         if not work:
             return
         for one in work:
-            stage = one.statements.stage
-            self.connection.execute(f"CREATE INDEX ON {stage.name} (lsn, seq)".encode())
+            self.connection.execute(one.statements.stage.create_index().encode())
         cascades = read_cascades(self.connection, [one.table for one in work])
         identities = [(one, self._identities(one)) for one in work]
         by_number = {one.statements.stage.number: one for one in work}

@@ -26,6 +26,7 @@ OWN = ("segment", "lsn", "seq", "kind", "known", "copies", "unsent")
 _OWN_TYPES = ("int", "bigint", "bigint", '"char"', '"char"', "int", "int[]")
 # Names of objects, which need not be there yet when rows are staged: regproc, regclass, …
 _NAMES_OF_OBJECTS = frozenset({24, 2202, 2203, 2204, 2205, 2206, 3734, 3769, 4089, 4096, 4191})
+KEPT_BYTES = 2 << 20  # of a stage; reading past them takes a few milliseconds
 LOAD = "pgtide.load"  # the setting with the number of a task's load
 
 
@@ -68,6 +69,11 @@ class Stage:
             " WITH (autovacuum_enabled = off)"
         )
 
+    def create_index(self) -> str:
+        """SQL: what finds single events, if it is not there yet."""
+        name = f"{prefix(self.pipeline)}{self.number}_at"
+        return f'CREATE INDEX IF NOT EXISTS "{name}" ON {self.name} (lsn, seq)'
+
     def copy(self) -> str:
         """SQL: takes the lines of ``staged_rows``."""
         values = [f"v{index}" for index in range(len(self.columns))]
@@ -87,21 +93,25 @@ def prefix(pipeline: str) -> str:
     return f"stage_{hashlib.sha256(pipeline.encode()).hexdigest()[:12]}_"
 
 
-def empty_stages(connection: SqlConnection, pipeline: str, stages: Iterable[Stage]) -> None:
-    """Have just these stages, without rows; in one transaction."""
+def prepare_stages(connection: SqlConnection, pipeline: str, stages: Iterable[Stage]) -> None:
+    """Have just these stages; in one transaction.
+
+    Rows of earlier batches may be in them, which nobody looks at: emptying a table costs several
+    syncs of the disk, so only one that has grown is emptied.
+    """
     wanted = {stage.name: stage for stage in stages}
     found = connection.execute(
-        "SELECT format('%%I.%%I', n.nspname, c.relname), obj_description(c.oid, 'pg_class')"
-        " FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+        "SELECT format('%%I.%%I', n.nspname, c.relname), obj_description(c.oid, 'pg_class'),"
+        " pg_relation_size(c.oid) FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
         " WHERE n.nspname = %s AND c.relkind = 'r' AND starts_with(c.relname, %s)",
         [SCHEMA, prefix(pipeline)],
     ).fetchall()
-    there: dict[str, str | None] = dict(found)
     with connection.transaction():
-        for name, made_by in there.items():
+        for name, made_by, size in found:
             stage = wanted.pop(_same(name, wanted), None)
             if stage is not None and made_by == _digest(stage):
-                connection.execute(f"TRUNCATE {name}".encode())
+                if size > KEPT_BYTES:
+                    connection.execute(f"TRUNCATE {name}".encode())
                 continue
             connection.execute(f"DROP TABLE {name}".encode())
             if stage is not None:

@@ -24,7 +24,7 @@ from pgtide.sinks.postgres.failures import is_integrity
 from pgtide.sinks.postgres.loading import Loader, close_load, load_lines, open_load
 from pgtide.sinks.postgres.ordered import OrderedApplier
 from pgtide.sinks.postgres.staged_rows import StagedRows, TableRows
-from pgtide.sinks.postgres.stages import empty_stages
+from pgtide.sinks.postgres.stages import prepare_stages
 from pgtide.sinks.postgres.statements import Statements
 from pgtide.sinks.postgres.sweeping import StagedSweep, staged_sweeps
 from pgtide.sinks.postgres.target_tables import (
@@ -146,7 +146,7 @@ class TargetTransaction:
             if sweep.stage is not None:
                 stages.append(sweep.stage)
                 spared.append(sweep.spared(self._frames, self._log.snapshot()))
-        empty_stages(self._connection, self._scope, stages)
+        prepare_stages(self._connection, self._scope, stages)
         commands = {stage.number: stage.copy() for stage in stages}
         url = self._settings.url.reveal()
         loads, count = stage_lines(rows.lines(self._batch.frame, spared), url, commands)
