@@ -102,7 +102,8 @@ def prepare_stages(connection: SqlConnection, pipeline: str, stages: Iterable[St
     wanted = {stage.name: stage for stage in stages}
     found = connection.execute(
         "SELECT format('%%I.%%I', n.nspname, c.relname), obj_description(c.oid, 'pg_class'),"
-        " pg_relation_size(c.oid) FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+        " pg_relation_size(c.oid) FROM pg_catalog.pg_class c"
+        " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
         " WHERE n.nspname = %s AND c.relkind = 'r' AND starts_with(c.relname, %s)",
         [SCHEMA, prefix(pipeline)],
     ).fetchall()
