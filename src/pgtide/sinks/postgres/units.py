@@ -7,11 +7,12 @@ lie segments of rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import TypeAlias
 
+from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
 from pgtide.pipeline.batch import Batch
@@ -91,7 +92,7 @@ class Unit:
         return high
 
 
-def units_of(batch: Batch, commands: Commands) -> Iterable[Unit]:
+def units_of(batch: Batch, commands: Commands) -> Iterator[Unit]:
     """The transactions that a batch is applied in."""
     high = batch.census.high
     assert high is not None, "a batch has rows"
@@ -100,13 +101,17 @@ def units_of(batch: Batch, commands: Commands) -> Iterable[Unit]:
     if not cuts:
         yield unit_of(batch, commands)
         return
-    low = Lsn(0)
-    for end in (*cuts, high.lsn):
-        frame = batch.frame.filter(F.col("lsn").between(int(low), int(end)))
-        census = take_census(frame)
-        if census.high is not None:
-            yield unit_of(replace(batch, frame=frame, census=census), commands)
-        low = Lsn(end + 1)
+    whole = batch.frame.persist(StorageLevel.MEMORY_AND_DISK)  # each unit looks through all of it
+    try:
+        low = Lsn(0)
+        for end in (*cuts, high.lsn):
+            frame = whole.filter(F.col("lsn").between(int(low), int(end)))
+            census = take_census(frame)
+            if census.high is not None:
+                yield unit_of(replace(batch, frame=frame, census=census), commands)
+            low = Lsn(end + 1)
+    finally:
+        whole.unpersist()
 
 
 def unit_of(batch: Batch, commands: Commands) -> Unit:
