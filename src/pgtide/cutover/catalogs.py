@@ -14,7 +14,7 @@ SELECT n.nspname, c.relname, o.kind, o.name FROM (
     SELECT conrelid, 'constraint', conname FROM pg_constraint
     WHERE conrelid <> 0 AND contype <> 'n' AND convalidated
     UNION ALL
-    SELECT tgrelid, 'trigger', tgname FROM pg_trigger WHERE NOT tgisinternal AND tgenabled <> 'D'
+    SELECT tgrelid, 'trigger', tgname FROM pg_trigger WHERE NOT tgisinternal
 ) o JOIN pg_class c ON c.oid = o.oid JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
 """

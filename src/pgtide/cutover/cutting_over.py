@@ -29,6 +29,7 @@ from pgtide.postgres.verdict import Check, fail, ok, warn
 from pgtide.sinks.postgres.bookkeeping import read_progress
 from pgtide.sinks.postgres.reaching import connect_target
 from pgtide.sinks.postgres.sequences import Copied, copy_sequences
+from pgtide.sinks.postgres.target_tables import enable_triggers
 from pgtide.verify.moment import nudge
 from pgtide.verify.readiness import Readiness
 from pgtide.verify.report import PipelineReport
@@ -140,7 +141,8 @@ class Cutover:
             return
         if self._settings.verify and not self._note(self._verified()):
             return
-        self._note(self._unwritten(mark))
+        if self._note(self._unwritten(mark)):
+            self._note(self._enabled())
 
     def _note(self, *checks: Check) -> bool:
         """Remember and tell; whether all is well so far."""
@@ -230,6 +232,11 @@ class Cutover:
         if refused := [table.table for table in report.tables if table.refused]:
             return warn("verified", f"{said}; not compared: {_listed(refused)}", hint)
         return ok("verified", said)
+
+    def _enabled(self) -> Check:
+        """What replication had switched off at the target is the application's again."""
+        enabled = enable_triggers(self._target)
+        return ok("triggers", f"{enabled} triggers and rules of the target are enabled again")
 
     def _unwritten(self, mark: Lsn) -> Check:
         """Nothing was changed since the mark: whatever was checked is still so."""

@@ -65,7 +65,8 @@ class Delivery:
         batch = replace(batch, parked=frozenset(self.state.parked))
         parking.spread(self.state, batch)
         for failure in self._write(batch):
-            parking.park(self.name, self.state, failure, batch.census.low)
+            low = failure.position or batch.census.low
+            parking.park(self.name, self.state, failure, low)
         delivered = replace(batch, parked=frozenset(self.state.parked))
         self._count(delivered, batch.census, time.monotonic() - began)
         if phase == "stream":
@@ -125,6 +126,8 @@ class Delivery:
         # After a whole transaction the log need not keep it for this reader.
         high = census.high
         beyond = Position(Lsn(high.lsn + 1)) if census.whole else Position(high.lsn, high.seq + 1)
+        if not census.whole and self.sink.whole_transactions:
+            beyond = Position(high.lsn)
         state.position = beyond
         state.batches += 1
         state.rows += census.rows
@@ -180,7 +183,8 @@ class Delivery:
             batch = self._missed(resuming)
             failures = [] if batch is None else self._write(batch)
             if batch is not None and failures:
-                parking.park(self.name, state, failures[0], batch.census.low, resuming.tables)
+                low = failures[0].position or batch.census.low
+                parking.park(self.name, state, failures[0], low, resuming.tables)
                 break
             if batch is not None:
                 self._count_tables(batch)

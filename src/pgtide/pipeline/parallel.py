@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from pgtide.errors import PgtideError
 from pgtide.pipeline.steps import TableWork
+from pgtide.position import Position
 from pgtide.spark.failures import as_pgtide_error
 from pgtide.spark.session import prepare
 
@@ -30,6 +31,7 @@ class Failure:
 
     work: TableWork
     error: PgtideError
+    position: Position | None = None  # from where on it lacks rows, unless that is the batch
 
 
 class Writers:

@@ -31,6 +31,9 @@ class Mark:
 class Sink(Protocol):
     """Delivers batches to one target."""
 
+    whole_transactions: bool
+    """Whether a transaction is held back until all of it has come."""
+
     def write(self, batch: Batch) -> list[Failure]:
         """Deliver a batch; the tables that failed. What was delivered before is not repeated."""
 

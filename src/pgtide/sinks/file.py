@@ -65,6 +65,8 @@ class Content:
 class FileSink:
     """Writes the events of batches below one path."""
 
+    whole_transactions = False
+
     def __init__(self, settings: FileSettings, spark: SparkSession) -> None:
         self._settings = settings
         self._storage = open_storage(settings.path, settings.storage)

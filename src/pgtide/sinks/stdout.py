@@ -29,6 +29,8 @@ from pgtide.standard_output import stdout_may_close
 class StdoutSink:
     """Prints the events of batches."""
 
+    whole_transactions = False
+
     def __init__(self, settings: StdoutSettings) -> None:
         self._settings = settings
 

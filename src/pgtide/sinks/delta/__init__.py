@@ -24,6 +24,8 @@ MODES: dict[str, type[LakeTable]] = {
 class DeltaSink:
     """Writes batches into Delta tables below one path."""
 
+    whole_transactions = False
+
     def __init__(self, settings: DeltaSettings, spark: SparkSession) -> None:
         open_storage(settings.path, settings.storage)
         self._settings = settings

@@ -98,7 +98,8 @@ class Applier:
             if target is None:
                 raise missing_table(table.rules.target, self.batch.mark.pipeline)
             self._quieten(target)
-            statements = Statements(stage, target, bool(table.traits.unsent), staged(self.loads))
+            chosen = staged(self.loads, segment)
+            statements = Statements(stage, target, bool(table.traits.unsent), chosen)
             lenient = self.batch.completes(table.layout, self.batch.census.low)
             found.append(Staged(statements, counts, lenient))
         return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 
+from pgtide.errors import TargetError
 from pgtide.position import Lsn, Position
 from pgtide.postgres.connection import SqlConnection
 
@@ -23,6 +24,44 @@ def read_progress(connection: SqlConnection, pipeline: str, *, lock: bool = Fals
     query = "SELECT lsn::text, seq FROM pgtide.progress WHERE pipeline = %s"
     row = connection.execute(query + (" FOR UPDATE" if lock else ""), [pipeline]).fetchone()
     return Position(Lsn(0)) if row is None else Position(Lsn.parse(row[0]), row[1])
+
+
+def lock_progress(connection: SqlConnection, pipeline: str, log: str) -> Position:
+    """The same for a writer: nobody else goes on before this transaction ends.
+
+    A position of another log means nothing in this one: TargetError.
+    """
+    connection.execute(
+        "INSERT INTO pgtide.progress (pipeline, lsn, seq, log) VALUES (%s, '0/0', 0, %s)"
+        " ON CONFLICT DO NOTHING",
+        [pipeline, log],
+    )
+    query = "SELECT lsn::text, seq, log FROM pgtide.progress WHERE pipeline = %s FOR UPDATE"
+    row = connection.execute(query, [pipeline]).fetchone()
+    assert row is not None, "it was made if it was not there"
+    if row[2] != log:
+        raise TargetError(
+            "the target follows another log",
+            detail=f"Pipeline {pipeline} has brought it what {row[2]} holds, this is {log}.",
+            hint="Begin with an empty database: pgtide snapshot --schema; or give the pipeline "
+            "another name, if the target is to have both.",
+        )
+    return Position(Lsn.parse(row[0]), row[1])
+
+
+def tables_ahead(connection: SqlConnection, pipeline: str) -> bool:
+    """Whether some tables on their own have come further than the pipeline as a whole."""
+    row = connection.execute(
+        "SELECT EXISTS (SELECT FROM pgtide.progress t JOIN pgtide.progress p ON p.pipeline = %s"
+        " WHERE starts_with(t.pipeline, %s) AND (t.lsn, t.seq) > (p.lsn, p.seq))",
+        [pipeline, table_scope(pipeline, "")],
+    ).fetchone()
+    return row == (True,)
+
+
+def table_scope(pipeline: str, tables: str) -> str:
+    """Under which name tables that are written on their own say how far they are."""
+    return f"{pipeline}#{tables}"
 
 
 def write_progress(connection: SqlConnection, pipeline: str, position: Position, log: str) -> None:

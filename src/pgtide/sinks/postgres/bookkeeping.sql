@@ -25,6 +25,14 @@ CREATE TABLE IF NOT EXISTS pgtide.conflicts (
     noted_at timestamptz NOT NULL DEFAULT now()
 );
 
+-- Triggers and rules that were switched off, since what they do comes from the source.
+CREATE TABLE IF NOT EXISTS pgtide.disabled (
+    relation oid NOT NULL,
+    kind text NOT NULL, -- TRIGGER, RULE
+    name text NOT NULL,
+    PRIMARY KEY (relation, kind, name)
+);
+
 -- DDL that somebody decided to leave out: pgtide skip.
 CREATE TABLE IF NOT EXISTS pgtide.skipped (
     pipeline text NOT NULL,

@@ -17,6 +17,7 @@ from pgtide.postgres.connection import SqlConnection
 from pgtide.sinks.postgres.ddl import Place, Replay, plan_ddl
 from pgtide.sinks.postgres.ddl_kinds import DdlKinds
 from pgtide.sinks.postgres.ddl_names import Names
+from pgtide.sinks.postgres.ddl_payload import root_of
 from pgtide.sinks.postgres.ddl_run import run_ddl
 from pgtide.spark.layout import TableName
 
@@ -70,7 +71,7 @@ class Commands:
     def _concerns(self, mark: Mark) -> bool:
         """Whether a command is about tables that catch up; all others had it long ago."""
         items = (*mark.payload.get("objects", ()), *mark.payload.get("dropped", ()))
-        names = {f"{item.get('schema')}.{item.get('name')}" for item in items}
+        names = {".".join(root_of(item)) for item in items if item.get("name")}
         return bool(names & (self.batch.only or frozenset()))
 
     def _first_rows(self, lsns: set[Lsn], relations: set[int]) -> dict[tuple[Lsn, int], Position]:
@@ -87,10 +88,14 @@ class Commands:
     @cached_property
     def _names(self) -> Names:
         patterns = TablePatterns(self.batch.settings.tables)
-        parked = self.batch.parked
+        parked, only = self.batch.parked, self.batch.only
         known = {(shape.schema, shape.table) for shape in self.batch.shapes.values()}
         return Names(
-            selects=lambda table: patterns.matches(*table) and ".".join(table) not in parked,
+            selects=lambda table: (
+                patterns.matches(*table)
+                and ".".join(table) not in parked
+                and (only is None or ".".join(table) in only)
+            ),
             target=lambda table: self.batch.rules(table).target,
             reshapes=self._reshapes,
             routed=bool(self.batch.settings.routes),

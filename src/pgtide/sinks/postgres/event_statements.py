@@ -24,6 +24,7 @@ class EventStatements(Statements):
     any_identity: bool = False  # whether columns GENERATED ALWAYS are updated as well
     cascades: bool = False  # whether rows of other tables go with its rows
     cascaded: bool = False  # whether its rows go with those of other tables
+    follows: bool = False  # whether its rows change with those of other tables
 
     def body(self, pipeline: str, on_conflict: str, *, lenient: bool) -> str:
         """What is done with an event, as statements of PL/pgSQL."""
@@ -40,13 +41,14 @@ IF event.kind = 'd' THEN
 ELSIF event.known = 'a' THEN
     IF {self._there} THEN
         {self._conflict(pipeline, on_conflict, "insert_exists")}
-        {self._update if on_conflict == "apply" else "NULL;"}
+        {self._update("v") if on_conflict == "apply" else "NULL;"}
     ELSE
         {self._insert}
     END IF;
 ELSE
-    {self._update}
+    {self._update()}
     GET DIAGNOSTICS touched = ROW_COUNT;
+    {self._moved_along}
     IF touched = 0 AND event.kind <> 'p' THEN
         IF event.known = 'p' THEN
             {self._conflict(pipeline, on_conflict, "update_missing")}
@@ -62,6 +64,15 @@ ELSE
 END IF;"""
 
     @property
+    def _moved_along(self) -> str:
+        """A row whose key went along with another's is found under its new key."""
+        if not self.follows:
+            return ""
+        return (
+            f"IF touched = 0 THEN {self._update('v')} GET DIAGNOSTICS touched = ROW_COUNT; END IF;"
+        )
+
+    @property
     def _expected(self) -> str:
         """Whether a row must be there: not if it went with another one of its transaction."""
         return "cascaded_at IS DISTINCT FROM event.lsn" if self.cascaded else "true"
@@ -75,7 +86,7 @@ IF event.kind = 'd' THEN
         SELECT t.tableoid, t.ctid FROM {self.table.rows} t, {self.stage.name} s
         WHERE {_HERE} AND s.copies = -1 AND {here} = {there} LIMIT 1);
     GET DIAGNOSTICS touched = ROW_COUNT;
-    IF touched = 0 THEN
+    IF touched = 0 AND {self._expected} THEN
         {self._conflict(pipeline, on_conflict, "delete_missing")}
     END IF;
 ELSE
@@ -112,18 +123,19 @@ END IF;"""
             f" WHERE {_HERE} AND {self._same_key('o')};"
         )
 
-    @cached_property
-    def _update(self) -> str:
+    def _update(self, side: str = "o") -> str:
+        """Change the row that has a key: the one before the event, or the one behind it."""
+        key = self._same_key(side)
         values = [
             f"{quoted(column.name)} = {self._new(index, column)}"
             for index, column in self.columns
             if self.any_identity or not column.always
         ]
-        key = self._keys[0][1]
-        values = values or [f"{quoted(key.name)} = t.{quoted(key.name)}"]
+        if not values:
+            return f"PERFORM FROM {self.table.rows} t, {self.stage.name} s WHERE {_HERE} AND {key};"
         return (
             f"UPDATE {self.table.rows} t SET {', '.join(values)} FROM {self.stage.name} s"
-            f" WHERE {_HERE} AND {self._same_key('o')};"
+            f" WHERE {_HERE} AND {key};"
         )
 
     def _conflict(self, pipeline: str, on_conflict: str, kind: str) -> str:

@@ -21,6 +21,9 @@ class TableRefused(Exception):
         self.error = error
 
 
+# Classes whose messages name objects, never values; a syntax error may be one in a value.
+_NAMING = ("08", "0A", "25", "28", "40", "42", "53", "54", "55", "57", "58")
+_SYNTAX = "42601"
 _HINT = "Correct it at the target, then run again: pgtide run"
 
 
@@ -61,7 +64,8 @@ def _fact(error: psycopg.Error) -> str:
         if name
     ]
     condition = type(error).__name__
-    # Messages of these classes name objects, never values.
-    says = diag.message_primary if (error.sqlstate or "")[:2] not in ("22", "23", "P0") else None
+    state = error.sqlstate or ""
+    named_only = state[:2] in _NAMING and state != _SYNTAX
+    says = diag.message_primary if named_only else None
     about = f" ({', '.join(named)})" if named else ""
     return f"{says or condition}{about}, SQLSTATE {error.sqlstate}"

@@ -24,6 +24,7 @@ from pyspark.sql import DataFrame
 from pgtide.errors import PgtideError, TargetUnavailable
 from pgtide.position import Lsn
 from pgtide.postgres.connection import SqlConnection
+from pgtide.sinks.postgres.bookkeeping import table_scope
 from pgtide.sinks.postgres.copying import RESULT, copy_lines, finished, outcome, worker_session
 from pgtide.sinks.postgres.failures import target_error
 from pgtide.spark.arrow_tasks import map_in_arrow
@@ -57,7 +58,7 @@ def open_load(
 
 def close_load(connection: SqlConnection, pipeline: str) -> None:
     """Forget what was noted, also by tables on their own: the snapshot is complete."""
-    whose = [pipeline, f"{pipeline}/"]
+    whose = [pipeline, table_scope(pipeline, "")]
     for table in (b"loads", b"loaded"):
         delete = b"DELETE FROM pgtide." + table
         connection.execute(delete + b" WHERE pipeline = %s OR starts_with(pipeline, %s)", whose)

@@ -72,7 +72,10 @@ class OrderedApplier(Applier):
         for one in work:
             self.connection.execute(one.statements.stage.create_index().encode())
         cascades = read_cascades(self.connection, [one.table for one in work])
-        identities = [(one, self._identities(one)) for one in work]
+        for one in work:
+            if one.counts.copies:
+                self._refuse_changes(one)
+        identities = [(one, self._all_identities(one)) for one in work]
         by_number = {one.statements.stage.number: one for one in work}
         block = _BLOCK.format(
             events=self._events(work, segment),
@@ -89,6 +92,19 @@ class OrderedApplier(Applier):
             if error.sqlstate != CONFLICT:
                 raise
             raise self._refused(json.loads(error.diag.message_detail or "{}"), by_number) from None
+
+    def _all_identities(self, one: Staged) -> list[str]:
+        """Those besides the key, and those of a key that changes."""
+        names = self._identities(one)
+        keys = [
+            column.name
+            for index, column in one.statements.columns
+            if column.always and index in one.statements.stage.keys
+        ]
+        if keys:
+            row = self._run(one.statements.moved_identities()).fetchone()
+            names = names + keys if row is not None and row[0] else names
+        return names
 
     def _events(self, work: Sequence[Staged], segment: int) -> str:
         parts = []
@@ -109,6 +125,7 @@ class OrderedApplier(Applier):
             any_identity=any_identity,
             cascades=one.table.oid in cascades.parents,
             cascaded=one.table.oid in cascades.children,
+            follows=one.table.oid in cascades.followers,
         )
         pipeline = sql.Literal(self.batch.mark.pipeline).as_string(None)
         body = statements.body(pipeline, self.settings.on_conflict, lenient=one.lenient)

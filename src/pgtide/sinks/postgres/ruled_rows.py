@@ -40,27 +40,33 @@ def stage_of(pipeline: str, layout: Layout, rules: TableRules) -> Stage:
 def apply(state: DataFrame, layout: Layout, rules: TableRules, traits: Traits) -> DataFrame:
     """The state with values and fates as rules say."""
     op, gone = F.col("op"), F.col("op") == "delete"
+    nothing = F.lit(None).cast("string")
     reader = CellReader(layout)
     new = reader.after(traits.unsent)
     cells, old = rules.apply(new, op), rules.apply(reader.before(), op)
     fate, known = op, F.col("known")
     keep = rules.keep(new, op)
+    sides = {
+        "after": F.when(~gone, F.col("values")),
+        "before": F.when(gone, F.col("values")),
+        "unchanged": F.col("unsent"),
+    }
+    state = state.withColumns(sides)
+    if keep is not None and not layout.key_names:
+        state, keep = state.filter(_kept(rules, reader, gone)), None
     if keep is not None:
         # A row that leaves the filter goes, be it there or not; one that comes may be new.
         hinges = F.when(keep.isNull(), F.lit("patch")).otherwise(op)
         fate = F.when(gone, op).when(~keep, F.lit("delete")).otherwise(hinges)
         known = F.lit("r")
     values = [
-        F.when(gone, before.text).otherwise(cell.text)
+        F.when(gone, before.text if cell.key or not layout.key_names else nothing).otherwise(
+            cell.text
+        )
         for cell, before in zip(cells, old, strict=True)
     ]
-    sides = {
-        "after": F.when(~gone, F.col("values")),
-        "before": F.when(gone, F.col("values")),
-        "unchanged": F.col("unsent"),
-    }
     nowhere = F.array(*[F.lit(None).cast("string") for _ in layout.key_names])
-    return state.withColumns(sides).select(
+    return state.select(
         "segment",
         fate.alias("op"),
         F.array(*values).alias("values"),
@@ -71,6 +77,15 @@ def apply(state: DataFrame, layout: Layout, rules: TableRules, traits: Traits) -
         _unsent(cells).alias("unsent"),
         (F.coalesce("origin", nowhere) if layout.key_names else F.col("origin")).alias("origin"),
     )
+
+
+def _kept(rules: TableRules, reader: CellReader, gone: Column) -> Column:
+    """Whether a row without a key is one of the target's: as it is, or as it was."""
+    insert = F.lit("insert")
+    new, old = rules.keep(reader.after(), insert), rules.keep(reader.before(), insert)
+    assert new is not None
+    assert old is not None
+    return F.coalesce(F.when(gone, old).otherwise(new), F.lit(False))
 
 
 def _unsent(cells: list[Cell]) -> Column:

@@ -16,7 +16,7 @@ from pgtide.log.reader import Log
 from pgtide.pipeline.batch import at_or_after
 from pgtide.pipeline.census import take_census
 from pgtide.pipeline.reading import LogFrames
-from pgtide.sinks.postgres.bookkeeping import read_progress
+from pgtide.sinks.postgres.bookkeeping import read_progress, table_scope
 from pgtide.sinks.postgres.session import connect_target
 from pgtide.sinks.postgres.transaction import TargetTransaction
 from pgtide.sinks.postgres.units import Unit, unit_of
@@ -40,7 +40,7 @@ class SideBySide:
             future.result()
 
     def _one(self, unit: Unit, name: str, scope: str) -> None:
-        own = f"{scope}/{name}"
+        own = table_scope(scope, name)
         batch = replace(unit.batch, only=unit.parts[name])
         with closing(connect_target(self.settings.url.reveal())) as connection:
             reached = read_progress(connection, own)

@@ -15,6 +15,7 @@ import psycopg
 from pyspark.sql import SparkSession
 
 from pgtide.config.sinks import PostgresSettings
+from pgtide.errors import TargetError
 from pgtide.log.reader import Log
 from pgtide.log.storage import Storage
 from pgtide.pipeline.batch import Batch, at_or_after, at_or_before
@@ -23,17 +24,19 @@ from pgtide.pipeline.parallel import Failure
 from pgtide.pipeline.reading import LogFrames
 from pgtide.position import Lsn, Position
 from pgtide.postgres.connection import SqlConnection
-from pgtide.sinks.postgres.bookkeeping import prepare, read_progress
+from pgtide.sinks.postgres.bookkeeping import prepare, read_progress, tables_ahead
 from pgtide.sinks.postgres.commands import Commands, read_left_out
 from pgtide.sinks.postgres.failures import TableRefused, target_error
 from pgtide.sinks.postgres.session import connect_target
 from pgtide.sinks.postgres.side_by_side import SideBySide
 from pgtide.sinks.postgres.transaction import TargetTransaction
-from pgtide.sinks.postgres.units import units_of
+from pgtide.sinks.postgres.units import Unit, units_of
 
 
 class PostgresSink:
     """Writes batches into another database."""
+
+    whole_transactions = True
 
     def __init__(self, settings: PostgresSettings, spark: SparkSession, log: Storage) -> None:
         self._settings = settings
@@ -42,6 +45,7 @@ class PostgresSink:
         self._connection: SqlConnection | None = None
         self._reached: dict[str, Position] = {}  # by scope, as far as this run knows
         self._held = False  # whether rows behind that were held back
+        self._from: Position | None = None  # where what is being applied begins
 
     def write(self, batch: Batch) -> list[Failure]:
         """Apply what the target does not have; the tables that it refuses, if they may wait."""
@@ -70,7 +74,7 @@ class PostgresSink:
         for work in batch.work:
             targets = {batch.rules(table).target for table in work.tables}
             if refused.table in targets:
-                return Failure(work, refused.error)
+                return Failure(work, refused.error, self._from)
         return None
 
     def close(self) -> None:
@@ -84,7 +88,7 @@ class PostgresSink:
         connection = self._open()
         scope = batch.mark.pipeline
         if batch.only is not None:  # tables that were parked: their own way to the present
-            scope = f"{scope}/{batch.mark.phase}"
+            scope = f"{scope}/{batch.mark.incarnation}/{batch.mark.phase}"
         if scope not in self._reached:
             self._reached[scope] = read_progress(connection, scope)
         wanted = self._complete(batch, self._reached[scope])
@@ -94,7 +98,8 @@ class PostgresSink:
         if any(mark.op == "ddl" for mark in wanted.census.marks):
             left_out = read_left_out(connection, batch.mark.pipeline)
         for unit in units_of(wanted, Commands(self._settings, wanted, left_out)):
-            if self._settings.consistency == "table" and unit.parts:
+            self._from = unit.batch.census.low
+            if self._apart(unit, scope):
                 SideBySide(self._settings, self._frames, self._log).run(unit, scope)
                 unit = unit.without_rows
             transaction = TargetTransaction(
@@ -102,6 +107,20 @@ class PostgresSink:
             )
             transaction.run(self._reached[scope])
             self._reached[scope] = unit.high
+
+    def _apart(self, unit: Unit, scope: str) -> bool:
+        """Whether tables are written apart from each other: as set, or as was begun before."""
+        if self._settings.consistency == "table":
+            return bool(unit.parts)
+        if not tables_ahead(self._open(), scope):
+            return False
+        if not unit.parts:
+            raise TargetError(
+                "some tables of the target are ahead of the others",
+                detail="They were written side by side, and a command concerns them all.",
+                hint="Set consistency to table until the pipeline is current.",
+            )
+        return True
 
     def _open(self) -> SqlConnection:
         if self._connection is None:

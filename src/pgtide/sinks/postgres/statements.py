@@ -71,13 +71,13 @@ class Statements:
             if index not in self.stage.keys and (identities or not column.always)
         ]
         values = ", ".join(f"{quoted(c.name)} = {self._new(i, c)}" for i, c in names)
-        key = self._keys[0][1]
-        values = values or f"{quoted(key.name)} = t.{quoted(key.name)}"
-        return (
-            f"UPDATE {self.table.rows} t SET {values} FROM {self.stage.name} s"
-            f" WHERE {self.chosen} AND s.kind IN ('u', 'p') AND {_known(known)}"
+        meant = (
+            f"WHERE {self.chosen} AND s.kind IN ('u', 'p') AND {_known(known)}"
             f" AND {self._same_key()}"
         )
+        if not values:  # there is nothing but the key: whether rows are there is all that counts
+            return f"SELECT FROM {self.table.rows} t, {self.stage.name} s {meant}"
+        return f"UPDATE {self.table.rows} t SET {values} FROM {self.stage.name} s {meant}"
 
     @property
     def identities(self) -> list[str]:
@@ -96,6 +96,13 @@ class Statements:
             f"SELECT EXISTS (SELECT FROM {self.table.rows} t JOIN {self.stage.name} s"
             f" ON {self._same_key()} WHERE {self.chosen} AND s.kind IN ('u', 'p') AND ({differ}))"
         )
+
+    def moved_identities(self) -> str:
+        """Whether some row is to get another key, part of which is GENERATED ALWAYS."""
+        differ = " OR ".join(
+            f"s.o{index} IS DISTINCT FROM s.v{index}" for index, c in self._keys if c.always
+        )
+        return f"SELECT EXISTS (SELECT FROM {self.stage.name} s WHERE {self.chosen} AND ({differ}))"
 
     def insert(self, known: str, *, absent: bool = False) -> str:
         """Rows that are not there; ``absent``: look first, and leave out what is not whole."""
@@ -116,11 +123,18 @@ class Statements:
         )
 
     def delete(self, known: str) -> str:
-        """Rows that are to be gone."""
-        return (
+        """Rows that are to be gone.
+
+        Of rows that may be there or not, none whose key, written in another way, has just come.
+        """
+        query = (
             f"DELETE FROM {self.table.rows} t USING {self.stage.name} s"
             f" WHERE {self.chosen} AND s.kind = 'd' AND {_known(known)} AND {self._same_key()}"
         )
+        if "r" in known:
+            came = f"{self.chosen} AND s.kind = 'u' AND {self._same_key()}"
+            query += f" AND NOT EXISTS (SELECT FROM {self.stage.name} s WHERE {came})"
+        return query
 
     def copy(self) -> str:
         """Takes the values of rows straight into the table, texts as they are."""

@@ -8,7 +8,7 @@ staged like rows, and what has none of them is deleted.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from psycopg import sql
 from pyspark.sql import DataFrame
@@ -18,6 +18,7 @@ from pgtide.log.snapshot import Snapshot
 from pgtide.pipeline.reading import LogFrames
 from pgtide.pipeline.steps import Swept
 from pgtide.postgres.connection import SqlConnection
+from pgtide.rules import TableRules
 from pgtide.shape import Shape
 from pgtide.sinks.postgres.keyed_state import STATE, TextLayout, copy_text
 from pgtide.sinks.postgres.stages import Stage
@@ -37,6 +38,7 @@ class StagedSweep:
     number: int
     pipeline: str
     table: TableName  # of the target
+    names: Mapping[str, str]  # of columns: those of the source, and the target's
     shapes: tuple[Shape, ...]  # of the rows that are meant
 
     @property
@@ -45,7 +47,8 @@ class StagedSweep:
         layout = self.step.layout
         if not layout.key_names:
             return None
-        columns = tuple(layout.columns[index] for index in layout.keys)
+        keys = (layout.columns[index] for index in layout.keys)
+        columns = tuple(replace(column, name=self.names[column.name]) for column in keys)
         return Stage(self.pipeline, -self.number, columns, tuple(range(len(columns))))
 
     def spared(self, frames: LogFrames, log: Snapshot) -> DataFrame:
@@ -95,7 +98,7 @@ class StagedSweep:
 
     def _concerned(self, target: TargetTable) -> str:
         """Which rows the sweep is about."""
-        names = self.step.layout.key_names
+        names = [self.names[name] for name in self.step.layout.key_names]
         typed = [(quoted(name), target.columns[name].type) for name in names]
         conditions = ["true"]
         for bound, operator in ((self.sweep.low, ">="), (self.sweep.high, "<=")):
@@ -118,18 +121,19 @@ def _literal(value: str | list[str]) -> str:
 
 
 def staged_sweeps(
-    step: Swept, first: int, pipeline: str, target: TableName, shapes: Mapping[int, Shape]
+    step: Swept, first: int, pipeline: str, rules: TableRules, shapes: Mapping[int, Shape]
 ) -> list[StagedSweep]:
     """The sweeps of a step, numbered from ``first`` on."""
+    names = rules.names(column.name for column in step.layout.columns)
     oid = step.layout.shape.oid
     found = []
     for number, sweep in enumerate(step.sweeps, start=first):
         if sweep.partition is None:
             mine = [s for s in shapes.values() if oid in (s.oid, s.root_oid)]
-            table = target
+            table = rules.target
         else:
             mine = [s for s in shapes.values() if s.oid == sweep.partition]
             newest = max(mine, key=lambda shape: shape.id)
             table = (newest.schema, newest.table)
-        found.append(StagedSweep(step, sweep, number, pipeline, table, tuple(mine)))
+        found.append(StagedSweep(step, sweep, number, pipeline, table, names, tuple(mine)))
     return found

@@ -15,11 +15,12 @@ from pgtide.spark.layout import TableName
 _TABLES = """
 SELECT n.nspname, c.relname, c.oid, c.relkind::text,
        (SELECT json_agg(json_build_object(
-                   'name', a.attname, 'type', format_type(a.atttypid, a.atttypmod),
+                   'name', a.attname, 'type', format_type(a.atttypid, -1),
                    'generated', a.attgenerated <> '', 'always', a.attidentity = 'a')
                ORDER BY a.attnum)
         FROM pg_catalog.pg_attribute a
-        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)
+        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+       EXISTS (SELECT FROM pg_catalog.pg_constraint f WHERE f.conrelid = c.oid AND f.contype = 'f')
 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 JOIN ROWS FROM (unnest(%s::text[]), unnest(%s::text[])) AS wanted(nspname, relname)
@@ -32,15 +33,20 @@ WHERE contype = 'f' AND conparentid = 0 AND conrelid = ANY (%s::oid[])
   AND confrelid = ANY (%s::oid[]) AND conrelid <> confrelid
 """
 _CASCADES = """
-SELECT conrelid, confrelid FROM pg_catalog.pg_constraint
-WHERE contype = 'f' AND confdeltype = 'c' AND confrelid = ANY (%s::oid[])
+SELECT conrelid, confrelid, confdeltype = 'c', confupdtype = 'c' FROM pg_catalog.pg_constraint
+WHERE contype = 'f' AND 'c' IN (confdeltype, confupdtype)
+  AND (confrelid = ANY (%s::oid[]) OR conrelid = ANY (%s::oid[]))
 """
 _TRIGGERS = """
-SELECT format('ALTER TABLE %%s DISABLE TRIGGER %%I', t.tgrelid::regclass, t.tgname)
-FROM pg_catalog.pg_trigger t
-LEFT JOIN pg_catalog.pg_partition_tree(%s::oid) p ON true
-WHERE t.tgrelid IN (p.relid, %s::oid) AND NOT t.tgisinternal AND t.tgenabled = 'O'
-  AND t.tgparentid = 0
+WITH mine AS (
+    SELECT relid FROM pg_catalog.pg_partition_tree(%s::oid) UNION SELECT %s::oid
+)
+SELECT t.tgrelid::oid, 'TRIGGER', t.tgname FROM pg_catalog.pg_trigger t JOIN mine ON relid = tgrelid
+WHERE NOT t.tgisinternal AND t.tgenabled = 'O' AND t.tgparentid = 0
+UNION ALL
+SELECT r.ev_class::oid, 'RULE', r.rulename
+FROM pg_catalog.pg_rewrite r JOIN mine ON relid = ev_class
+WHERE r.ev_enabled = 'O' AND r.rulename <> '_RETURN'
 """
 
 
@@ -49,7 +55,7 @@ class TargetColumn:
     """One column."""
 
     name: str
-    type: str  # as format_type() prints it
+    type: str  # as format_type() prints it, without its modifier: assignment looks at that
     generated: bool
     always: bool  # GENERATED ALWAYS AS IDENTITY
 
@@ -63,6 +69,7 @@ class TargetTable:
     oid: int
     partitioned: bool
     columns: Mapping[str, TargetColumn]
+    refers: bool  # whether it has foreign keys
 
     @property
     def name(self) -> str:
@@ -82,9 +89,9 @@ def read_tables(
     wanted = sorted(set(names))
     arrays = [[name[part] for name in wanted] for part in (0, 1)]
     found = {}
-    for schema, table, oid, kind, columns in connection.execute(_TABLES, arrays):
+    for schema, table, oid, kind, columns, refers in connection.execute(_TABLES, arrays):
         known = {c["name"]: TargetColumn(**c) for c in columns or ()}
-        found[schema, table] = TargetTable(schema, table, oid, kind == "p", known)
+        found[schema, table] = TargetTable(schema, table, oid, kind == "p", known, refers)
     return found
 
 
@@ -129,24 +136,61 @@ class Cascades:
 
     parents: frozenset[int]
     children: frozenset[int]
+    followers: frozenset[int]  # ON UPDATE CASCADE
 
 
 def read_cascades(connection: SqlConnection, tables: Sequence[TargetTable]) -> Cascades:
     """What rows of these tables take along when they are deleted."""
-    found = connection.execute(_CASCADES, [[table.oid for table in tables]]).fetchall()
-    children = frozenset(child for child, _ in found)
-    return Cascades(frozenset(parent for _, parent in found), children)
+    oids = [table.oid for table in tables]
+    found = connection.execute(_CASCADES, [oids, oids]).fetchall()
+    return Cascades(
+        frozenset(parent for _, parent, deletes, _ in found if deletes),
+        frozenset(child for child, _, deletes, _ in found if deletes),
+        frozenset(child for child, _, _, updates in found if updates),
+    )
 
 
 def disable_triggers(connection: SqlConnection, table: TargetTable) -> int:
-    """Switch off the users' triggers of a table: what they did at the source is in the log too.
+    """Switch off the users' triggers and rules of a table: what they did is in the log too.
 
-    Those that are to fire always, or for replicas, are left alone.
+    Those that are to fire always, or for replicas, are left alone. ``enable_triggers`` switches
+    the others on again.
     """
     found = connection.execute(_TRIGGERS, [table.oid, table.oid]).fetchall()
-    for (statement,) in found:
-        connection.execute(statement.encode())
+    if found:
+        settle(connection)
+    for relation, kind, name in found:
+        _switch(connection, relation, f"DISABLE {kind}", name)
+        connection.execute(
+            "INSERT INTO pgtide.disabled VALUES (%s, %s, %s) ON CONFLICT DO NOTHING",
+            [relation, kind, name],
+        )
     return len(found)
+
+
+def enable_triggers(connection: SqlConnection) -> int:
+    """Switch on what ``disable_triggers`` switched off, as far as it is still there."""
+    found = connection.execute(
+        "DELETE FROM pgtide.disabled d USING pg_catalog.pg_class c WHERE c.oid = d.relation"
+        " RETURNING d.relation::bigint, d.kind, d.name"
+    ).fetchall()
+    for relation, kind, name in found:
+        _switch(connection, relation, f"ENABLE {kind}", name)
+    return len(found)
+
+
+def _switch(connection: SqlConnection, relation: int, how: str, name: str) -> None:
+    query = "SELECT %s::oid::regclass::text"
+    row = connection.execute(query, [relation]).fetchone()
+    assert row is not None, "a SELECT without FROM has one row"
+    quoted = sql.Identifier(name).as_string(None)
+    connection.execute(f"ALTER TABLE {row[0]} {how} {quoted}".encode())
+
+
+def settle(connection: SqlConnection) -> None:
+    """Have deferred constraints look at rows now: a table with some pending cannot be altered."""
+    connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+    connection.execute("SET CONSTRAINTS ALL DEFERRED")
 
 
 @contextmanager
@@ -156,16 +200,14 @@ def unlocked(
     """Let columns be updated that are GENERATED ALWAYS AS IDENTITY: Postgres refuses that."""
     _generate(connection, table, columns, "BY DEFAULT")
     yield
-    if columns:
-        # A table of which deferred constraints have rows to look at cannot be altered.
-        connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
-        connection.execute("SET CONSTRAINTS ALL DEFERRED")
     _generate(connection, table, columns, "ALWAYS")
 
 
 def _generate(
     connection: SqlConnection, table: TargetTable, columns: Sequence[str], way: str
 ) -> None:
+    if columns:
+        settle(connection)
     for column in columns:
         name = sql.Identifier(column).as_string(None)
         statement = f"ALTER TABLE {table.name} ALTER COLUMN {name} SET GENERATED {way}"

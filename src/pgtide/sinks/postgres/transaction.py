@@ -18,7 +18,7 @@ from pgtide.position import Lsn, Position
 from pgtide.postgres.connection import SqlConnection
 from pgtide.sinks.postgres.after_rows import run_after_rows
 from pgtide.sinks.postgres.applying import Applier, Unexpected
-from pgtide.sinks.postgres.bookkeeping import read_progress, write_progress
+from pgtide.sinks.postgres.bookkeeping import lock_progress, write_progress
 from pgtide.sinks.postgres.copying import stage_lines
 from pgtide.sinks.postgres.failures import is_integrity
 from pgtide.sinks.postgres.loading import Loader, close_load, load_lines, open_load
@@ -32,6 +32,7 @@ from pgtide.sinks.postgres.target_tables import (
     missing_table,
     quoted_name,
     read_tables,
+    settle,
 )
 from pgtide.sinks.postgres.units import Command, RowsOf, SweepOf, Truncate, Unit
 
@@ -95,6 +96,10 @@ class TargetTransaction:
             self._end()
 
     @property
+    def _source(self) -> str:
+        return "/".join(self._batch.source.identity.values())
+
+    @property
     def _pipeline(self) -> str:
         return self._batch.mark.pipeline
 
@@ -104,11 +109,11 @@ class TargetTransaction:
         census = self._batch.census
         if self._loaded is not None or not census.low.lsn == self._unit.high.lsn == lsn:
             return self._loaded or []
-        wanted = {table.rules.target: table for table in self._unit.tables if table.once}
+        wanted = {t.rules.target: t for t in self._unit.tables if t.once and not t.ruled}
         known = {
             name: table
             for name, table in read_tables(self._connection, wanted).items()
-            if not any(column.generated for column in table.columns.values())
+            if not table.refers and not any(c.generated for c in table.columns.values())
         }
         epoch, open_ = open_load(self._connection, self._scope, lsn, list(known))
         self._loaded = [table for name, table in wanted.items() if name in open_]
@@ -132,8 +137,8 @@ class TargetTransaction:
         number = 1
         for action in self._unit.actions:
             if isinstance(action, SweepOf):
-                target = self._batch.rules(action.step.table).target
-                sweeps = staged_sweeps(action.step, number, self._scope, target, self._batch.shapes)
+                rules = self._batch.rules(action.step.table)
+                sweeps = staged_sweeps(action.step, number, self._scope, rules, self._batch.shapes)
                 found[action.step] = sweeps
                 number += len(sweeps)
         return found
@@ -157,7 +162,7 @@ class TargetTransaction:
 
     def _begin(self, reached: Position) -> None:
         """Make sure that nobody else has brought the target further meanwhile."""
-        found = read_progress(self._connection, self._scope, lock=True)
+        found = lock_progress(self._connection, self._scope, self._source)
         if found != reached:
             raise TargetUnavailable(
                 "somebody else writes to the target",
@@ -173,6 +178,11 @@ class TargetTransaction:
         for name in action.tables:
             if name not in known:
                 raise missing_table(name, self._pipeline)
+        settle(self._connection)
+        if self._batch.only is not None:  # tables that refer to it need not be empty yet
+            for name in action.tables:
+                self._connection.execute(f"DELETE FROM {known[name].rows}".encode())
+            return
         names = ", ".join(map(quoted_name, action.tables))
         restart = " RESTART IDENTITY" if action.restart_identity else ""
         self._connection.execute(f"TRUNCATE {names}{restart}".encode())
@@ -183,5 +193,4 @@ class TargetTransaction:
         if whole and self._unit.high.lsn >= self._batch.source.snapshot - 1:
             close_load(self._connection, self._scope)
             run_after_rows(self._connection, self._pipeline)
-        source = "/".join(self._batch.source.identity.values())
-        write_progress(self._connection, self._scope, self._unit.high, source)
+        write_progress(self._connection, self._scope, self._unit.high, self._source)

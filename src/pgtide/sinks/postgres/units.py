@@ -148,9 +148,9 @@ def _sweeps(batch: Batch) -> Iterable[tuple[Position, Action]]:
     for work in batch.work:
         for step in work.steps:
             if isinstance(step, Swept):
-                sweeps = tuple(sweep for sweep in step.sweeps if sweep.at not in detached)
-                if sweeps:
-                    yield step.at, SweepOf(replace(step, sweeps=sweeps))
+                for sweep in step.sweeps:
+                    if sweep.at not in detached:
+                        yield sweep.at, SweepOf(replace(step, at=sweep.at, sweeps=(sweep,)))
 
 
 def _layout_changes(works: Iterable[TableWork]) -> set[Position]:

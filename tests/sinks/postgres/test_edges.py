@@ -1,0 +1,136 @@
+"""Orders of events and settings of the target that are easily forgotten."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pgtide.errors import TargetError
+from tests.fixtures.capture import MakeCaptured
+from tests.fixtures.databases import Database
+from tests.sinks.postgres.replicas import Replica
+from tests.snapshot.taking import take
+
+
+def test_rows_on_both_sides_of_a_command(replica: Replica) -> None:
+    """Each segment has its own rows, though the layout is the same."""
+    replica.captured.run(
+        """CREATE TABLE t (id int PRIMARY KEY, v int);
+CREATE TABLE bag (n int);
+ALTER TABLE bag REPLICA IDENTITY FULL;
+INSERT INTO t VALUES (1, 0), (2, 0);
+"""
+    )
+    replica.follow()
+    replica.captured.run(
+        """UPDATE t SET v = 1 WHERE id = 1;
+INSERT INTO bag VALUES (1);
+CREATE TABLE other (id int PRIMARY KEY);
+UPDATE t SET v = 2 WHERE id = 1;
+INSERT INTO bag VALUES (2);
+INSERT INTO t VALUES (5, 5);
+TRUNCATE t;
+INSERT INTO t VALUES (6, 6);
+"""
+    )
+    replica.follow()
+    replica.check_equal("t", "bag", "other")
+
+
+def test_constraints_that_are_deferred(replica: Replica) -> None:
+    """A table with rows that they have still to look at can be emptied and altered."""
+    replica.captured.run(
+        """CREATE TABLE p (id int PRIMARY KEY);
+CREATE TABLE c (id int PRIMARY KEY, p int REFERENCES p DEFERRABLE INITIALLY DEFERRED);
+CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+INSERT INTO p VALUES (1);
+"""
+    )
+    replica.follow()
+    replica.captured.run(
+        """INSERT INTO c VALUES (1, 1);
+TRUNCATE c;
+INSERT INTO c VALUES (2, 1);
+CREATE TRIGGER noted AFTER INSERT ON c FOR EACH ROW EXECUTE FUNCTION nothing();
+INSERT INTO c VALUES (3, 1);
+CREATE TABLE audit (id int);
+ALTER TABLE audit REPLICA IDENTITY FULL;
+CREATE RULE noted AS ON INSERT TO p DO ALSO INSERT INTO audit VALUES (new.id);
+INSERT INTO p VALUES (9);
+"""
+    )
+    replica.follow()
+    replica.check_equal("p", "c", "audit")
+    noted = replica.target.execute("SELECT kind, name FROM pgtide.disabled ORDER BY 1")
+    assert noted == [("RULE", "noted"), ("TRIGGER", "noted")]
+
+
+def test_keys_that_change_with_others(replica: Replica) -> None:
+    """In the source's order the target changes by itself what the source has changed."""
+    replica.captured.run(
+        """CREATE TABLE a (id int PRIMARY KEY, code text UNIQUE);
+CREATE TABLE b (a int REFERENCES a ON UPDATE CASCADE, n int, v text, PRIMARY KEY (a, n));
+CREATE TABLE k (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY);
+INSERT INTO a VALUES (1, 'x'), (2, 'y');
+INSERT INTO b VALUES (1, 1, 'v'), (2, 1, 'v');
+INSERT INTO k DEFAULT VALUES;
+"""
+    )
+    replica.follow()
+    replica.captured.run(
+        """UPDATE a SET id = 11 WHERE id = 1;
+UPDATE b SET v = 'w' WHERE a = 11;
+UPDATE k SET id = DEFAULT;
+INSERT INTO k DEFAULT VALUES;
+"""
+    )
+    replica.follow()
+    replica.check_equal("a", "b", "k")
+
+
+def test_values_are_not_cut(replica: Replica) -> None:
+    replica.captured.run("CREATE TABLE t (id int PRIMARY KEY, v varchar(9));\n")
+    replica.follow()
+    replica.target.execute("ALTER TABLE t ALTER v TYPE varchar(3)")
+    replica.captured.run("INSERT INTO t VALUES (1, 'abcdef');\n")
+    with pytest.raises(TargetError, match="refuses"):
+        replica.follow()
+    replica.target.execute("ALTER TABLE t ALTER v TYPE varchar(9)")
+    replica.follow()
+    replica.check_equal("t")
+
+
+def test_another_log(replica: Replica) -> None:
+    """Its positions would mean nothing: every row would be passed over."""
+    replica.captured.run("CREATE TABLE t (id int PRIMARY KEY);\n")
+    replica.follow()
+    replica.target.execute("UPDATE pgtide.progress SET log = 'another/one/altogether'")
+    replica.captured.run("INSERT INTO t VALUES (1);\n")
+    with pytest.raises(TargetError, match="follows another log"):
+        replica.follow()
+
+
+def test_filters_of_rows_that_were_there(
+    spark: SparkSession, database: Database, target: Database, make_captured: MakeCaptured
+) -> None:
+    """What a filter keeps out does not come with the snapshot; rows without a key are counted."""
+    for each in (database, target):
+        each.execute("CREATE TABLE t (id int PRIMARY KEY, kind text); CREATE TABLE bag (kind text)")
+    database.execute("INSERT INTO t VALUES (1, 'in'), (2, 'out')")
+    database.execute("INSERT INTO bag VALUES ('in'), ('in'), ('out')")
+    captured = make_captured(snapshot="initial", keyless="full")
+    take(captured, spark)
+    replica = Replica(spark, captured, target)
+    wanted = {"column": "kind", "operator": "eq", "value": "in"}
+    rules = [{"table": f"public.{table}", "filter": wanted} for table in ("t", "bag")]
+    replica.follow({"rules": rules})
+    assert replica.rows("t", "id") == [(1,)]
+    assert replica.rows("bag", "kind") == [("in",), ("in",)]
+    database.execute("INSERT INTO bag VALUES ('out'); DELETE FROM bag WHERE kind = 'out'")
+    database.execute("DELETE FROM bag WHERE ctid = (SELECT min(ctid) FROM bag)")
+    database.execute(
+        "UPDATE t SET kind = 'out' WHERE id = 1; UPDATE t SET kind = 'in' WHERE id = 2"
+    )
+    replica.follow({"rules": rules})
+    assert replica.rows("t", "id") == [(2,)]
+    assert replica.rows("bag", "kind") == [("in",)]
