@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +21,8 @@ from pgtide.sinks.postgres.ddl_names import Names
 from pgtide.sinks.postgres.ddl_payload import root_of
 from pgtide.sinks.postgres.ddl_run import run_ddl
 from pgtide.spark.layout import TableName
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -57,8 +60,12 @@ class Commands:
     def run(self, connection: SqlConnection, at: Position) -> None:
         """Do it, in the open transaction."""
         replay = self.replays.get(at)
-        if replay is not None and not replay.skipped:
-            run_ddl(connection, replay, self._place(at))
+        if replay is None:
+            return
+        if replay.skipped:
+            logger.info("%s at %s is left out: %s", replay.payload.tag, at, replay.skipped)
+            return
+        run_ddl(connection, replay, self._place(at))
 
     def _place(self, at: Position) -> Place:
         return Place(self.batch.mark.pipeline, at)
