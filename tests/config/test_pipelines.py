@@ -70,11 +70,27 @@ def test_a_name_that_yaml_takes_for_something_else(directory: Path) -> None:
 @pytest.mark.parametrize(
     ("sink", "message", "hint"),
     [
-        ({"type": "kafka"}, ".type: must be 'delta', 'file', 'stdout' or 'postgres'", "sink: {type: delta, p"),
-        ({"type": None}, ".type: must be 'delta', 'file', 'stdout' or 'postgres'", "sink: {type: delta, p"),
-        ({"path": "x"}, ".type: required, but not set", "must be 'delta', 'file', 'stdout' or 'postgres'"),
+        (
+            {"type": "kafka"},
+            ".type: must be 'delta', 'file', 'stdout' or 'postgres'",
+            "sink: {type: delta, p",
+        ),
+        (
+            {"type": None},
+            ".type: must be 'delta', 'file', 'stdout' or 'postgres'",
+            "sink: {type: delta, p",
+        ),
+        (
+            {"path": "x"},
+            ".type: required, but not set",
+            "must be 'delta', 'file', 'stdout' or 'postgres'",
+        ),
         ("delta", ": expected a section of key: value", "sink: {type: delta, path:"),
-        (None, ": expected a section of key: value", "type must be 'delta', 'file', 'stdout' or 'postgres'"),
+        (
+            None,
+            ": expected a section of key: value",
+            "type must be 'delta', 'file', 'stdout' or 'postgres'",
+        ),
         ([LAKE], ": expected a section of key: value", "sink: {type: delta, path:"),
         ({**LAKE, "mod": "scd2"}, ".mod: unknown", "did you mean pipelines.lake.sink.mode?"),
         ({**LAKE, "mode": "x"}, ".mode: must be 'mirror', 'history', 'scd2' or 'pivot'", ""),

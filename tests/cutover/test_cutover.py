@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgtide.config.connection_string import ConnectionString
+from pgtide.cutover import read_only
 from pgtide.cutover.cutting_over import Cutover, Outcome, Settings, document
 from pgtide.log.storage import Storage
 from pgtide.pipeline.lease import Lease
@@ -66,6 +67,22 @@ def at_check(name: str, do: Callable[[], object]) -> Callable[[Check], None]:
     return on_check
 
 
+def test_triggers_are_the_applications_again(replica: Replica) -> None:
+    """While the target follows they do nothing; then they do what they did at the source."""
+    replica.captured.run(
+        """CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+CREATE TRIGGER noted AFTER INSERT ON orders FOR EACH ROW EXECUTE FUNCTION nothing();
+"""
+    )
+    replica.captured.run(INSERT)
+    replica.follow()
+    enabled = "SELECT tgname, tgenabled::text FROM pg_trigger WHERE NOT tgisinternal"
+    assert replica.target.execute(enabled) == [("noted", "D")]
+    assert cut_over(replica).ready
+    assert replica.target.execute(enabled) == [("noted", "O")]
+    assert replica.target.execute("SELECT count(*) FROM pgtide.disabled") == [(0,)]
+
+
 def test_what_was_committed_is_waited_for(replica: Replica) -> None:
     replica.captured.run(INSERT)
     outcome = cut_over(replica)
@@ -75,6 +92,7 @@ def test_what_was_committed_is_waited_for(replica: Replica) -> None:
         "parked": "ok",
         "sequences": "ok",
         "quiet": "warn",
+        "triggers": "ok",
     }
     assert "nothing keeps anybody from it" in told(outcome, "quiet").message
     replica.check_equal("orders")
@@ -104,7 +122,10 @@ def commit_once_read_only(database: Database, writing: psycopg.Connection[Any]) 
     writing.commit()
 
 
-def test_read_only_stops_writers_and_stays(replica: Replica) -> None:
+def test_read_only_stops_writers_and_stays(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read_only, "GRACE_S", 60.0)  # however busy the machine is
     database = replica.captured.database
     with database.connect() as idle, database.connect(autocommit=False) as writing:
         idle.execute("SELECT 1")
