@@ -6,6 +6,7 @@ Spark learns of S3 when its Java starts, so the pipelines run in a process of th
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from typing import IO, Any
 import pytest
 
 from pgtide.errors import EnvironmentMissing
+from pgtide.log.files import walk
+from pgtide.log.storage import Storage
 from pgtide.spark.jars import s3_jars
 from tests.fixtures.capture import ROOT, Captured, MakeCaptured
 from tests.fixtures.s3 import ObjectStore
@@ -24,13 +27,27 @@ pytestmark = [pytest.mark.slow, pytest.mark.s3, pytest.mark.timeout(1500)]
 
 PROGRAM = """
 import json
+import os
+import signal
 import sys
 from pgtide.cli.run import spark_session
 from pgtide.config import Config
 from pgtide.pipeline.replaying import replay
 from pgtide.pipeline.running import PipelineRun
+from pgtide.log.storage import _ObjectStore
 from pgtide.spark.paths import spark_path
 
+copies_left = int(sys.argv[2])
+copy_file = _ObjectStore.copy_file
+
+def last_copies(store, *paths):
+    global copies_left
+    copies_left -= 1
+    if copies_left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    copy_file(store, *paths)
+
+_ObjectStore.copy_file = last_copies
 config = Config.model_validate(json.loads(sys.argv[1]))
 spark = spark_session(config)
 spark.conf.set("spark.sql.session.timeZone", "UTC")
@@ -80,20 +97,27 @@ class Pipelines:
         return sorted([str(value) for value in row] for row in self.captured.execute(query))
 
 
-@contextmanager
-def pipelines(captured: Captured, store: ObjectStore, **modes: str) -> Iterator[Pipelines]:
-    """One pipeline for each mode, by its name, each with a lake of its own."""
-    sinks = {
+Lakes = dict[str, dict[str, Any]]
+
+
+def lakes(store: ObjectStore, **modes: str) -> Lakes:
+    """Sinks by the names of pipelines, one for each mode, each with a lake of its own."""
+    return {
         name: {"type": "delta", "mode": mode, "path": store.path(), "storage": store.options}
         for name, mode in modes.items()
     }
+
+
+@contextmanager
+def pipelines(captured: Captured, sinks: Lakes, dies_at_copy: int = 0) -> Iterator[Pipelines]:
+    """One pipeline for each sink, by its name."""
     settings = {
         **captured.settings,
         "pipelines": {name: {"sink": sink} for name, sink in sinks.items()},
         "spark": {"master": "local[2]", "conf": {"spark.sql.shuffle.partitions": "2"}},
     }
     with (captured.directory / "pipelines.log").open("w+") as said:
-        command = [sys.executable, "-c", PROGRAM, json.dumps(settings)]
+        command = [sys.executable, "-c", PROGRAM, json.dumps(settings), str(dies_at_copy)]
         pipe = subprocess.PIPE
         process = subprocess.Popen(
             command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=said, text=True
@@ -105,7 +129,7 @@ def pipelines(captured: Captured, store: ObjectStore, **modes: str) -> Iterator[
             process.kill()
             sys.stderr.write(_told(said))
             raise
-        assert process.returncode == 0, _told(said)
+        assert process.returncode == (-signal.SIGKILL if dies_at_copy else 0), _told(said)
 
 
 def _told(said: IO[str]) -> str:
@@ -153,7 +177,8 @@ UPDATE t SET words = words || '!' WHERE id < 50;
 
 
 def test_mirror_and_history(captured: Captured, object_store: ObjectStore) -> None:
-    with pipelines(captured, object_store, lake="mirror", past="history") as running:
+    sinks = lakes(object_store, lake="mirror", past="history")
+    with pipelines(captured, sinks) as running:
         for script in ROUNDS:
             captured.run(script)
             running.deliver("lake", "past")
@@ -171,3 +196,24 @@ def test_mirror_and_history(captured: Captured, object_store: ObjectStore) -> No
             if event.table == "t"
         ]
         assert running.rows("past", "t", "_pgtide_op", "id") == sorted(expected)
+
+
+def test_a_rename_that_is_killed(captured: Captured, object_store: ObjectStore) -> None:
+    """Objects are copied one by one: half of them are no table."""
+    sinks = lakes(object_store, past="history")
+    captured.run("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a')")
+    with pipelines(captured, sinks) as running:
+        running.deliver("past")
+        captured.run("INSERT INTO t VALUES (2, 'b')")
+        running.deliver("past")
+    captured.run("ALTER TABLE t RENAME TO u; INSERT INTO u VALUES (3, 'c')")
+    ended = pytest.raises(AssertionError, match="the process has ended")
+    with pipelines(captured, sinks, dies_at_copy=3) as running, ended:
+        running.deliver("past")
+    with pipelines(captured, sinks) as running:
+        running.deliver("past")
+        assert running.rows("past", "u", "id") == [["1"], ["2"], ["3"]]
+        running.ask("replay", "past")
+        assert running.rows("past", "u", "id") == [["1"], ["2"], ["3"]]
+    lake = Storage(sinks["past"]["path"], object_store.options)
+    assert not [entry.path for entry in walk(lake, "public/t") if entry.size]

@@ -2,7 +2,7 @@
 
 The state goes first, then the target, each table at once: whatever a crash leaves is a new
 pipeline on a target that has either the whole table or none of it. In an object store, where a
-table cannot go at once, its Delta log goes first, and what is left needs another replay.
+table cannot go at once, the new pipeline completes that.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pgtide.config import TablePatterns
 from pgtide.config.model import Config, Pipeline
 from pgtide.config.sinks import DeltaSettings, FileSettings, PostgresSettings
 from pgtide.errors import ConfigError, LogGap, PipelineError
-from pgtide.log.files import delete, walk
+from pgtide.log.files import walk
 from pgtide.log.lookup import begins_before, first_since
 from pgtide.log.reader import Log
 from pgtide.log.readers import update_reader
@@ -31,11 +31,10 @@ from pgtide.position import Lsn, Position
 from pgtide.rules import compile_rules
 from pgtide.shape import Shape
 from pgtide.sinks.delta.lake import name_aside
+from pgtide.sinks.delta.moving import remove
 from pgtide.sinks.directories import table_path
 from pgtide.sinks.ledger import ledgers
 from pgtide.spark.moments import moment_of
-
-_DELTA_LOG = "_delta_log/"
 
 
 def start_of(config: Config, start: str | None) -> Position | None:
@@ -174,17 +173,17 @@ def _clear(config: Config, name: str) -> None:
     sink = config.pipelines[name].sink
     if not isinstance(sink, DeltaSettings):
         return
+    lake = Storage(sink.path, sink.storage)
     for place in target_tables(config, name):
-        _delete(Storage(sink.path, sink.storage).child(place))
+        _delete(lake, place)
 
 
-def _delete(table: Storage) -> None:
-    if table.local is not None:
-        aside = table.local.with_name(f".{table.local.name}.deleted")
-        shutil.rmtree(aside, ignore_errors=True)
-        table.local.rename(aside)
-        shutil.rmtree(aside)
+def _delete(lake: Storage, place: str) -> None:
+    if lake.local is None:
+        remove(lake, place)
         return
-    paths = [entry.path for entry in walk(table, "")]
-    for path in sorted(paths, key=lambda path: not path.startswith(_DELTA_LOG)):
-        delete(table, path)
+    table = lake.local / place
+    aside = table.with_name(f".{table.name}.deleted")
+    shutil.rmtree(aside, ignore_errors=True)
+    table.rename(aside)
+    shutil.rmtree(aside)

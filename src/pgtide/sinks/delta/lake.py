@@ -15,7 +15,9 @@ from pyspark.sql import SparkSession
 from pgtide.config.sinks import DeltaSettings
 from pgtide.errors import TargetError
 from pgtide.log.source import LogSource
+from pgtide.log.storage import Storage
 from pgtide.position import Position
+from pgtide.sinks.delta.moving import move, recover, remove
 from pgtide.sinks.delta.target import (
     RELATION_PROPERTY,
     RENAMED_AT_PROPERTY,
@@ -23,6 +25,7 @@ from pgtide.sinks.delta.target import (
     SOURCE_PROPERTY,
     Target,
 )
+from pgtide.sinks.directories import table_path
 from pgtide.spark.layout import TableName
 
 
@@ -49,9 +52,13 @@ class Lake:
     ) -> None:
         self._spark = spark
         self._settings = settings
+        self._storage = Storage(settings.path, dict(settings.storage))
         self.source = source_text(source)
         self._places: dict[int, TableName] = {}
-        for name in sorted(names):
+        names = sorted(names)
+        for name in names if self._storage.local is None else ():
+            recover(self._storage, table_path(name))
+        for name in names:
             properties = self._properties(name)
             if RELATION_PROPERTY not in properties:
                 continue
@@ -115,8 +122,8 @@ class Lake:
         return properties
 
     def _move(self, relation: int, to: TableName) -> None:
-        """On an object store that copies the table."""
-        place, wanted = self._by_name(self._places[relation]), self._by_name(to)
+        name = self._places[relation]
+        place, wanted = self._by_name(name), self._by_name(to)
         if place.path == wanted.path:
             return
         if wanted.exists():
@@ -125,6 +132,13 @@ class Lake:
                 detail=f"{place.path} cannot become {wanted.path}, which exists.",
                 hint="Move or delete that table.",
             )
+        if self._storage.local is None:
+            move(self._storage, table_path(name), table_path(to))
+        else:
+            self._rename_directory(place, wanted)
+        self._places[relation] = to
+
+    def _rename_directory(self, place: Target, wanted: Target) -> None:
         source, files = self._file_system(place)
         target, _ = self._file_system(wanted)
         files.mkdirs(target.getParent())
@@ -134,7 +148,6 @@ class Lake:
                 detail=f"{place.path} could not become {wanted.path}.",
                 hint="See that both are on one file system.",
             )
-        self._places[relation] = to
 
     def drop(self, name: TableName, at: Position) -> None:
         """Delete a table with its files, unless another has taken its place since."""
@@ -143,8 +156,11 @@ class Lake:
         marks = [now[mark] for mark in (SHAPED_AT_PROPERTY, RENAMED_AT_PROPERTY) if mark in now]
         if any(at < Position.parse(mark) for mark in marks):
             return
-        path, files = self._file_system(place)
-        files.delete(path, True)
+        if self._storage.local is None:
+            remove(self._storage, table_path(name))
+        else:
+            path, files = self._file_system(place)
+            files.delete(path, True)
         self._places = {r: n for r, n in self._places.items() if n != name}
 
     def _file_system(self, target: Target) -> tuple[Any, Any]:
