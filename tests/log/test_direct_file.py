@@ -6,7 +6,10 @@ import errno
 import os
 import random
 import resource
+import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -49,6 +52,31 @@ def test_a_file_system_in_memory() -> None:
         assert path.read_bytes() == bytes(BUFFER_BYTES + 5)
     finally:
         path.unlink(missing_ok=True)
+
+
+WITHOUT = """
+import sys
+from pathlib import Path
+from pgtide.log.direct_file import BUFFER_BYTES, DirectFile
+
+path = Path(sys.argv[1]) / "file"
+file = DirectFile(path)
+file.write(bytes(BUFFER_BYTES + 5))
+file.close()
+assert path.read_bytes() == bytes(BUFFER_BYTES + 5)
+"""
+
+
+def test_a_file_system_without_direct_writing(tmp_path: Path) -> None:
+    """One that has no disk at all, in a mount namespace of its own."""
+    mount = 'mount -t ramfs none "$1" || exit 77; exec "$2" -c "$3" "$1"'
+    command = ["unshare", "-rm", "sh", "-c", mount, "sh", str(tmp_path), sys.executable, WITHOUT]
+    if shutil.which("unshare") is None or subprocess.run(["unshare", "-rm", "true"]).returncode:
+        pytest.skip("nothing can be mounted here")
+    ended = subprocess.run(command, capture_output=True, text=True)
+    if ended.returncode == 77:
+        pytest.skip("nothing can be mounted here")
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_an_error_of_the_thread_is_told(tmp_path: Path) -> None:

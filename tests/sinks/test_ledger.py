@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 
 from pgtide.errors import TargetError, TargetUnavailable
+from pgtide.log.files import walk
 from pgtide.log.source import LogSource
+from pgtide.log.storage import Storage
 from pgtide.position import Lsn, Position
 from pgtide.sinks.ledger import Ledger, ledgers
 from pgtide.sinks.target_storage import open_storage
 from tests.fixtures.capture import FORKS
+from tests.fixtures.s3 import ObjectStore
 
 SOURCE = LogSource("7", "shop", "tide")
 OPERATIONS = {"open", "os.rename", "os.mkdir", "os.remove"}
@@ -23,7 +26,10 @@ OPERATIONS = {"open", "os.rename", "os.mkdir", "os.remove"}
 
 def write_batch(path: Path, number: int) -> None:
     """A batch of two files, passed over if the ledger says it is done."""
-    storage = open_storage(str(path), {})
+    write_files(open_storage(str(path), {}), number)
+
+
+def write_files(storage: Storage, number: int) -> None:
     for ledger in ledgers(storage):
         ledger.recover()
     ledger = Ledger(storage, "public/t")
@@ -89,6 +95,17 @@ def test_dying_anywhere(tmp_path: Path) -> None:
         staged = {file.name for file in (path / "_pgtide").rglob("*") if file.is_file()}
         assert staged == {"ledger.json"}
     assert deaths > 10
+
+
+@pytest.mark.s3
+def test_in_an_object_store(object_store: ObjectStore) -> None:
+    storage = open_storage(object_store.path(), object_store.options)
+    for number in (1, 2, 2):
+        write_files(storage, number)
+    names = [f"{n}-{p}.jsonl" for n in (1, 2) for p in range(2)]
+    shown = {entry.path: storage.read(entry.path) for entry in walk(storage, "public")}
+    assert shown == {f"public/t/{name}": f"{name}\n".encode() for name in names}
+    assert [entry.path for entry in walk(storage, "_pgtide")] == ["_pgtide/public/t/ledger.json"]
 
 
 def test_files_of_another_log_are_refused(tmp_path: Path) -> None:

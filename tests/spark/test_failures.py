@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from pgtide.errors import PgtideError, PipelineError, TargetUnavailable
 from pgtide.spark.failures import as_pgtide_error
 
 
@@ -27,6 +31,26 @@ def test_what_java_raises(spark: SparkSession) -> None:
     assert error.detail == (
         "java.util.concurrent.CompletionException by java.lang.IllegalStateException while reading."
     )
+
+
+def test_storage_that_fails_below_delta_rs(tmp_path: Path) -> None:
+    """Tried again, unless a file is not there: it will not come back."""
+    write_deltalake(tmp_path, pa.table({"a": [1]}))
+    table = DeltaTable(tmp_path)
+    (file,) = tmp_path.glob("*.parquet")
+    file.unlink()
+    assert isinstance(merge_error(table), PipelineError)
+    file.mkdir()
+    error = merge_error(table)
+    assert isinstance(error, TargetUnavailable)
+    assert error.detail == "DeltaError while merging."
+
+
+def merge_error(table: DeltaTable) -> PgtideError:
+    merge = table.merge(pa.table({"a": [1]}), "t.a = s.a", source_alias="s", target_alias="t")
+    with pytest.raises(DeltaError) as failed:
+        merge.when_matched_delete().execute()
+    return as_pgtide_error(failed.value, "merging")
 
 
 def test_a_rule_fails_while_rows_are_written(spark: SparkSession, tmp_path: Path) -> None:

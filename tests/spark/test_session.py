@@ -33,6 +33,21 @@ except Exception as error:
     print(type(error).__name__)
 """
 
+GIVEN = f"""
+from pathlib import Path
+import pgtide
+names = ["fs.s3.bucket.a.secret.key", "fs.s3.access.key", "fs.azure.account.key.a.net", "x.TOKEN"]
+given = dict.fromkeys([f"spark.hadoop.{{name}}" for name in names], "{SECRET}")
+memory = {{"spark.master": "local[1]", "spark.driver.memory": "900m"}}
+spark = pgtide.session(**memory, **given)
+java = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
+shown = Path(f"/proc/{{java}}/cmdline").read_text()
+print("spark.driver.memory=900m" in shown, "{SECRET}" in shown)
+for session in (spark, spark.newSession()):
+    hadoop = session._jsparkSession.sessionState().newHadoopConf()
+    print({{hadoop.get(name) for name in names}})
+"""
+
 IDLE = """
 from pathlib import Path
 import pgtide
@@ -168,6 +183,12 @@ def test_row_values_stay_out_of_the_output() -> None:
     assert done.stdout.splitlines() == ["900m 1", "True", "NumberFormatException"]
     assert SECRET not in done.stderr
     assert "Stage" not in done.stderr
+
+
+def test_secrets_stay_out_of_process_lists() -> None:
+    done = subprocess.run([sys.executable, "-c", GIVEN], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["True False", *[f"{{'{SECRET}'}}"] * 2]
 
 
 def test_a_cancelled_task_leaves_no_traceback_of_its_worker(tmp_path: Path) -> None:

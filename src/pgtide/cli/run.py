@@ -197,5 +197,12 @@ def _object_stores(config: Config) -> dict[str, str]:
     lakes = [(sink.path, sink.storage) for sink in sinks if isinstance(sink, DeltaSettings)]
     settings: dict[str, str] = {}
     for path, storage in [(config.log.path, config.log.storage), *lakes]:
-        settings |= object_store_settings(path, storage)
+        wanted = object_store_settings(path, storage)
+        if any(settings.get(name, value) != value for name, value in wanted.items()):
+            raise ConfigError(
+                "two paths in one bucket have different storage options",
+                detail=f"Those of {path} are not those of another path; Spark knows a bucket once.",
+                hint="Give the same storage to the log and all lakes of a bucket, or take another.",
+            )
+        settings |= wanted
     return settings

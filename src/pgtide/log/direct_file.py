@@ -73,12 +73,18 @@ class DirectFile:
 
 
 def _open(path: str, flags: int) -> int:
+    """Open for direct writing, where the file system knows that.
+
+    Asked for it while it makes a file, one that does not refuses, and has made the file.
+    """
+    descriptor = os.open(path, flags, 0o666)
     try:
-        return os.open(path, flags | _DIRECT, 0o666)
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | _DIRECT)
     except OSError as exc:
         if exc.errno != errno.EINVAL:
+            os.close(descriptor)
             raise
-        return os.open(path, flags, 0o666)
+    return descriptor
 
 
 def _write_all(file: Any, data: memoryview) -> None:

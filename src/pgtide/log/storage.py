@@ -170,7 +170,13 @@ class Storage:
 
 
 class _ObjectStore(DeltaStorageHandler):
-    """delta-rs's handler, whose files take bytes where pyarrow gives them its own buffers."""
+    """delta-rs's handler, whose files take bytes where pyarrow gives them its own buffers.
+
+    And which copies: delta-rs's names an argument as its own code does not.
+    """
+
+    def copy_file(self, src: str, dst: str) -> None:
+        self._handler.copy_file(src, dst)
 
     def open_output_stream(
         self, path: str, metadata: dict[str, str] | None = None

@@ -21,6 +21,7 @@ from pgtide.errors import ConfigError
 from pgtide.rules.cells import Cell
 
 _ROW = "pgtide_row"
+_ASKED = "pgtide_asked"  # the column of the frame that Spark is asked about: no name of a user's
 _TOKEN = re.compile(
     r"""
       '(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*" | --[^\n]* | /\*.*?\*/
@@ -88,7 +89,7 @@ def _type(sql: str, named: dict[str, str], chosen: list[Cell]) -> t.DataType:
     Their values are no constants to Spark: some functions take nothing else.
     """
     fields = [
-        f"'{named[cell.name]}', IF(id < 0, CAST(NULL AS {cell.type.simpleString()}), NULL)"
+        f"'{named[cell.name]}', IF({_ASKED} < 0, CAST(NULL AS {cell.type.simpleString()}), NULL)"
         for cell in chosen
     ]
     row = f"named_struct({', '.join(fields)})" if fields else "0"
@@ -108,7 +109,8 @@ def _type(sql: str, named: dict[str, str], chosen: list[Cell]) -> t.DataType:
 def _ask(asked: str) -> t.DataType | str:
     """The type of an expression, or why it has none."""
     try:
-        return SparkSession.active().range(0).selectExpr(asked).schema[0].dataType
+        frame = SparkSession.active().range(0).toDF(_ASKED)
+        return frame.selectExpr(asked).schema[0].dataType
     except PySparkException as error:
         return next(iter(str(error).strip().splitlines()), "Spark does not say why.")
 

@@ -24,6 +24,8 @@ _REFUSED = re.compile(rf"({re.escape(MARKER)}|{re.escape(NOT_SENT)}) (.+) at ([0
 _DAMAGED = "a row of the log does not fit its shape"
 _CONFLICTS = ("Concurrent", "ProtocolChangedException", "MetadataChangedException")
 _STORAGE = ("java.net.", "java.io.IOException", "SdkClientException", "NoSuchFileException")
+# What a store says, below what delta-rs wanted of it.
+_STORE = re.compile(r"Generic (?!DeltaTable )\w+ error")
 _LOST = ("SPARK_JOB_CANCELLED", "ExecutorLostFailure", "java.nio.channels.")
 
 # Nothing that pgtide writes itself fails like that.
@@ -56,6 +58,8 @@ def as_pgtide_error(error: BaseException, doing: str) -> PgtideError:
         return TargetUnavailable(
             "storage failed", detail=f"{error.strerror or type(error).__name__} while {doing}."
         )
+    if isinstance(error, DeltaError) and _STORE.search(text):
+        return TargetUnavailable("storage failed", detail=f"{type(error).__name__} while {doing}.")
     if isinstance(error, DeltaError):
         return PipelineError("delta-rs failed", detail=f"{type(error).__name__} while {doing}.")
     if not isinstance(error, PySparkException | Py4JError):

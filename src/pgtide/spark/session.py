@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from pyspark import SparkConf, SparkContext
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
@@ -97,6 +98,9 @@ COMPILE_ALL = "-XX:-DontCompileHugeMethods"
 """Java leaves methods over 8000 bytes to its interpreter, and Spark writes such methods for tables
 of a few columns: decoding then takes four times as long."""
 
+SECRETS = re.compile(r"secret|password|token|(access|account)[._]?key", re.IGNORECASE)
+"""Names of settings that Java is given when it runs: those it starts with are in process lists."""
+
 JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
 
 
@@ -115,13 +119,21 @@ def start(conf: Mapping[str, object]) -> SparkSession:
     given = {name: _text(value) for name, value in conf.items()}
     builder = SparkSession.Builder()
     running = SparkSession.getActiveSession() is not None or "PYSPARK_GATEWAY_PORT" in os.environ
-    for name, value in (given if running else _settings(given)).items():
+    settings = given if running else _settings(given)
+    for name, value in settings.items():
         builder = builder.config(name, value)
     if not running:
         # Read by the JVM when it starts, and by it handed to the Python workers.
         os.environ["JAVA_HOME"] = str(java.find().home)
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        _start_java(settings)
     return prepare(builder.getOrCreate())
+
+
+def _start_java(settings: Mapping[str, str]) -> None:
+    """Start the JVM, if there is none, with all settings that anybody may see."""
+    shown = [item for item in settings.items() if not SECRETS.search(item[0])]
+    SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(shown))
 
 
 def prepare(spark: SparkSession) -> SparkSession:
