@@ -199,8 +199,9 @@ def test_mirror_and_history(captured: Captured, object_store: ObjectStore) -> No
 
 
 def test_a_rename_that_is_killed(captured: Captured, object_store: ObjectStore) -> None:
-    """Objects are copied one by one: half of them are no table."""
+    """Objects are copied one by one: half of them are no table. Names are free again after that."""
     sinks = lakes(object_store, past="history")
+    sinks["past"]["dropped_tables"] = "drop"
     captured.run("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a')")
     with pipelines(captured, sinks) as running:
         running.deliver("past")
@@ -213,7 +214,15 @@ def test_a_rename_that_is_killed(captured: Captured, object_store: ObjectStore) 
     with pipelines(captured, sinks) as running:
         running.deliver("past")
         assert running.rows("past", "u", "id") == [["1"], ["2"], ["3"]]
+        new = "CREATE TABLE u (id int PRIMARY KEY); INSERT INTO u VALUES"
+        captured.run(f"ALTER TABLE u RENAME TO w; {new} (4)")
+        running.deliver("past")
+        assert running.rows("past", "u", "id") == [["4"]]
+        captured.run(f"DROP TABLE u; {new} (5)")
+        running.deliver("past")
+        assert running.rows("past", "u", "id") == [["5"]]
         running.ask("replay", "past")
-        assert running.rows("past", "u", "id") == [["1"], ["2"], ["3"]]
+        assert running.rows("past", "u", "id") == [["5"]]
+        assert running.rows("past", "w", "id") == [["1"], ["2"], ["3"]]
     lake = Storage(sinks["past"]["path"], object_store.options)
-    assert not [entry.path for entry in walk(lake, "public/t") if entry.size]
+    assert not list(walk(lake, "public/t"))

@@ -7,7 +7,6 @@ table cannot go at once, the new pipeline completes that.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
@@ -31,7 +30,7 @@ from pgtide.position import Lsn, Position
 from pgtide.rules import compile_rules
 from pgtide.shape import Shape
 from pgtide.sinks.delta.lake import name_aside
-from pgtide.sinks.delta.moving import remove
+from pgtide.sinks.delta.moving import recover, remove
 from pgtide.sinks.directories import table_path
 from pgtide.sinks.ledger import ledgers
 from pgtide.spark.moments import moment_of
@@ -164,26 +163,16 @@ def replay(
         _hold(config, name, start)
         StateFile(storage, name).drop()
         if start is None:
-            _clear(config, name)
+            _clear(spark, config, name)
         run = PipelineRun(spark, config, name, start=start, lease=lease, on_batch=on_batch)
         return run.run(until_current=True)
 
 
-def _clear(config: Config, name: str) -> None:
+def _clear(spark: SparkSession, config: Config, name: str) -> None:
     sink = config.pipelines[name].sink
     if not isinstance(sink, DeltaSettings):
         return
     lake = Storage(sink.path, sink.storage)
+    recover(spark, lake)
     for place in target_tables(config, name):
-        _delete(lake, place)
-
-
-def _delete(lake: Storage, place: str) -> None:
-    if lake.local is None:
-        remove(lake, place)
-        return
-    table = lake.local / place
-    aside = table.with_name(f".{table.name}.deleted")
-    shutil.rmtree(aside, ignore_errors=True)
-    table.rename(aside)
-    shutil.rmtree(aside)
+        remove(spark, lake, place)

@@ -11,6 +11,7 @@ from pgtide.pipeline.steps import TableWork
 from pgtide.sinks.delta.history import HistoryTable
 from pgtide.sinks.delta.lake_table import LakeTable
 from pgtide.sinks.delta.mirror_table import MirrorTable
+from pgtide.sinks.delta.moving import recover
 from pgtide.sinks.delta.pivot_table import PivotTable
 from pgtide.sinks.delta.scd2 import VersionsTable
 from pgtide.sinks.delta.sharing import clashes
@@ -27,8 +28,9 @@ class DeltaSink:
     whole_transactions = False
 
     def __init__(self, settings: DeltaSettings, spark: SparkSession) -> None:
-        open_storage(settings.path, settings.storage)
+        self._storage = open_storage(settings.path, settings.storage)
         self._settings = settings
+        self._spark = spark
         self._writers = Writers(spark)
 
     def write(self, batch: Batch) -> list[Failure]:
@@ -36,6 +38,9 @@ class DeltaSink:
         refused = clashes(batch)
         if refused and batch.settings.on_error == "stop":
             return refused
+
+        # Before the writers begin: each looks at tables that another may be moving.
+        recover(self._spark, self._storage)
 
         def apply(session: SparkSession, work: TableWork) -> None:
             kind(session, batch, work, self._settings).apply()

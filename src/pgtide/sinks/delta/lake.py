@@ -7,7 +7,6 @@ its rows are found under the old name or the new one, wherever it had got to.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 from urllib.parse import quote
 
 from pyspark.sql import SparkSession
@@ -17,7 +16,7 @@ from pgtide.errors import TargetError
 from pgtide.log.source import LogSource
 from pgtide.log.storage import Storage
 from pgtide.position import Position
-from pgtide.sinks.delta.moving import move, recover, remove
+from pgtide.sinks.delta.moving import move, remove
 from pgtide.sinks.delta.target import (
     RELATION_PROPERTY,
     RENAMED_AT_PROPERTY,
@@ -55,10 +54,7 @@ class Lake:
         self._storage = Storage(settings.path, dict(settings.storage))
         self.source = source_text(source)
         self._places: dict[int, TableName] = {}
-        names = sorted(names)
-        for name in names if self._storage.local is None else ():
-            recover(self._storage, table_path(name))
-        for name in names:
+        for name in sorted(names):
             properties = self._properties(name)
             if RELATION_PROPERTY not in properties:
                 continue
@@ -132,22 +128,8 @@ class Lake:
                 detail=f"{place.path} cannot become {wanted.path}, which exists.",
                 hint="Move or delete that table.",
             )
-        if self._storage.local is None:
-            move(self._storage, table_path(name), table_path(to))
-        else:
-            self._rename_directory(place, wanted)
+        move(self._spark, self._storage, table_path(name), table_path(to))
         self._places[relation] = to
-
-    def _rename_directory(self, place: Target, wanted: Target) -> None:
-        source, files = self._file_system(place)
-        target, _ = self._file_system(wanted)
-        files.mkdirs(target.getParent())
-        if not files.rename(source, target):
-            raise TargetError(
-                "a table of the lake could not be renamed",
-                detail=f"{place.path} could not become {wanted.path}.",
-                hint="See that both are on one file system.",
-            )
 
     def drop(self, name: TableName, at: Position) -> None:
         """Delete a table with its files, unless another has taken its place since."""
@@ -156,15 +138,5 @@ class Lake:
         marks = [now[mark] for mark in (SHAPED_AT_PROPERTY, RENAMED_AT_PROPERTY) if mark in now]
         if any(at < Position.parse(mark) for mark in marks):
             return
-        if self._storage.local is None:
-            remove(self._storage, table_path(name))
-        else:
-            path, files = self._file_system(place)
-            files.delete(path, True)
+        remove(self._spark, self._storage, table_path(name))
         self._places = {r: n for r, n in self._places.items() if n != name}
-
-    def _file_system(self, target: Target) -> tuple[Any, Any]:
-        jvm: Any = self._spark.sparkContext._jvm
-        path = jvm.org.apache.hadoop.fs.Path(target.spark_path)
-        session: Any = self._spark
-        return path, path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())

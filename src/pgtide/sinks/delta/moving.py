@@ -1,64 +1,110 @@
-"""Moving and removing a table of a lake in an object store, where no directory goes at once.
+"""Moving and removing a table of a lake: whatever a crash leaves, one place has all of it or none.
 
-Its objects are copied, then deleted, one by one. A note beside the table says which of the two is
-under way: what a crash leaves of the first is undone, of the second completed. So one of the two
-places always has all of the table, and whoever asks ``recover`` first never sees the other.
+On a local path its directory goes at once. In an object store its objects are copied, then deleted,
+one by one. A note in the lake says which of the two is under way: what a crash leaves of the first
+is undone, of the second completed, by ``recover``, before anything else is done to the tables.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
 
 from pgtide.log.files import delete, walk
 from pgtide.log.storage import Storage
+from pgtide.sinks.directories import OWN
 from pgtide.sinks.target_storage import target_answers
+from pgtide.spark.failures import as_pgtide_error
+from pgtide.spark.paths import spark_path
 
-NOTE = "_pgtide_move.json"
+_NOTES = f"{OWN}/moves"
 _AT_ONCE = 8  # objects; each takes a round trip or two
 
 
-def move(lake: Storage, place: str, to: str) -> None:
-    """Move a table to a place below the same path where there is none."""
+def move(spark: SparkSession, lake: Storage, place: str, to: str) -> None:
+    """Move a table to a place in the same lake where there is none."""
     with target_answers():
+        if lake.local is not None:
+            (lake.local / to).parent.mkdir(parents=True, exist_ok=True)
+            (lake.local / place).rename(lake.local / to)
+            return
         _note(lake, place, to, copied=False)
         _each(
             lambda path: lake.filesystem.copy_file(f"{place}/{path}", f"{to}/{path}"),
             _objects(lake, place),
         )
         _note(lake, place, to, copied=True)
-    recover(lake, place)
+        _finish(spark, lake, _note_of(place))
 
 
-def remove(lake: Storage, place: str) -> None:
-    """Remove a table: a Delta log without its first files could not even be opened."""
+def remove(spark: SparkSession, lake: Storage, place: str) -> None:
+    """Remove a table, or find none: a Delta log without its first files could not be opened."""
     with target_answers():
-        _note(lake, place, "", copied=True)
-    recover(lake, place)
-
-
-def recover(lake: Storage, place: str) -> None:
-    """Undo or complete what was done to the table of a place, if it was interrupted."""
-    with target_answers():
-        content = lake.read(f"{place}/{NOTE}")
-        if content is None:
+        if lake.local is not None:
+            _remove_directory(lake.local / place)
             return
-        note = json.loads(content)
-        gone = place if note["copied"] else note["to"]
-        _each(lambda path: delete(lake, f"{gone}/{path}"), _objects(lake, place))
-        delete(lake, f"{place}/{NOTE}")
+        _note(lake, place, "", copied=True)
+        _finish(spark, lake, _note_of(place))
+
+
+def recover(spark: SparkSession, lake: Storage) -> None:
+    """Undo or complete what was interrupted; nobody may be moving or removing tables."""
+    with target_answers():
+        for entry in list(walk(lake, _NOTES)):
+            _finish(spark, lake, entry.path)
+
+
+def _remove_directory(table: Path) -> None:
+    aside = table.with_name(f"{table.name}~")  # no table's directory ends so
+    shutil.rmtree(aside, ignore_errors=True)
+    if table.exists():
+        table.rename(aside)
+        shutil.rmtree(aside)
+
+
+def _note_of(place: str) -> str:
+    return f"{_NOTES}/{place}.json"
 
 
 def _note(lake: Storage, place: str, to: str, *, copied: bool) -> None:
-    lake.replace(f"{place}/{NOTE}", json.dumps({"to": to, "copied": copied}).encode())
+    note = {"place": place, "to": to, "copied": copied}
+    lake.replace(_note_of(place), json.dumps(note).encode())
+
+
+def _finish(spark: SparkSession, lake: Storage, path: str) -> None:
+    """Delete what a note says is to go, then the note."""
+    note = json.loads(lake.read(path) or b"")
+    if note["copied"]:
+        _delete_all(spark, lake, note["place"])
+    else:
+        copies = _objects(lake, note["place"])
+        _each(lambda copy: delete(lake, f"{note['to']}/{copy}"), copies)
+    delete(lake, path)
+
+
+def _delete_all(spark: SparkSession, lake: Storage, place: str) -> None:
+    """By Spark: it takes empty directories for a table, which it makes and delta-rs cannot name."""
+    jvm: Any = spark.sparkContext._jvm
+    session: Any = spark
+    path = jvm.org.apache.hadoop.fs.Path(spark_path(f"{lake.root}/{place}"))
+    try:
+        files = path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
+        files.delete(path, True)
+    except Py4JError as exc:
+        raise as_pgtide_error(exc, f"deleting {place}") from exc
 
 
 def _objects(lake: Storage, place: str) -> list[str]:
-    # Empty ones stand for directories, which Spark makes and nobody needs; no other can be read.
+    # Empty ones stand for directories, which nobody needs and delta-rs could not copy.
     found = [entry.path for entry in walk(lake, place) if entry.size]
-    paths = [path.removeprefix(f"{place}/") for path in found]
-    return [path for path in paths if path != NOTE]
+    return [path.removeprefix(f"{place}/") for path in found]
 
 
 def _each(act: Callable[[str], None], paths: list[str]) -> None:
