@@ -70,3 +70,14 @@ CREATE TABLE IF NOT EXISTS pgtide.after_rows (
     statement text NOT NULL,
     PRIMARY KEY (pipeline, ordinal)
 );
+
+-- DDL of the source that was not replayed here, and why.
+CREATE TABLE IF NOT EXISTS pgtide.left_out (
+    pipeline text NOT NULL,
+    lsn pg_lsn NOT NULL,
+    seq bigint NOT NULL,
+    tag text NOT NULL,
+    reason text NOT NULL,
+    noted_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (pipeline, lsn, seq)
+);

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import psycopg
 
 from pgtide.errors import PgtideError, TargetError, TargetUnavailable
 from pgtide.position import Position
-from pgtide.spark.layout import TableName
+
+if TYPE_CHECKING:
+    from pgtide.spark.layout import TableName  # Spark comes with it, and takes its time
 
 # Connection, insufficient resources, operator intervention, system error; deadlock,
 # serialization, a lock that is not to be had; disk full is among them.
