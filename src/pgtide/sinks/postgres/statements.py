@@ -183,7 +183,7 @@ class Statements:
 
     def _same_key(self, side: str = "v") -> str:
         return " AND ".join(
-            f"t.{quoted(column.name)} = {self._value(index, column, side)}"
+            f"t.{quoted(column.name)} {column.operator('=')} {self._value(index, column, side)}"
             for index, column in self._keys
         )
 

@@ -99,20 +99,23 @@ class StagedSweep:
     def _concerned(self, target: TargetTable) -> str:
         """Which rows the sweep is about."""
         names = [self.names[name] for name in self.step.layout.key_names]
-        typed = [(quoted(name), target.columns[name].type) for name in names]
+        columns = [target.columns[name] for name in names]
         conditions = ["true"]
-        for bound, operator in ((self.sweep.low, ">="), (self.sweep.high, "<=")):
+        for bound, sign in ((self.sweep.low, ">="), (self.sweep.high, "<=")):
             if bound is not None:
-                column, kind = typed[0]
-                conditions.append(f"t.{column} {operator} {_literal(bound)}::text::{kind}")
+                first = columns[0]
+                value = f"{_literal(bound)}::text::{first.type}"
+                conditions.append(f"t.{quoted(first.name)} {first.operator(sign)} {value}")
         if self.sweep.keys is not None:
-            columns = ", ".join(f"t.{column}" for column, _ in typed)
             texts = [[key[at] for key in self.sweep.keys] for at in range(len(names))]
             arrays = ", ".join(f"unnest({_literal(column)}::text[])" for column in texts)
-            values = ", ".join(f"k.v{at}::{kind}" for at, (_, kind) in enumerate(typed))
             aliases = ", ".join(f"v{at}" for at in range(len(names)))
-            wanted = f"SELECT {values} FROM ROWS FROM ({arrays}) AS k({aliases})"
-            conditions.append(f"({columns}) IN ({wanted})")
+            same = " AND ".join(
+                f"t.{quoted(column.name)} {column.operator('=')} k.v{at}::{column.type}"
+                for at, column in enumerate(columns)
+            )
+            wanted = f"SELECT FROM ROWS FROM ({arrays}) AS k({aliases}) WHERE {same}"
+            conditions.append(f"EXISTS ({wanted})")
         return " AND ".join(conditions)
 
 
