@@ -20,7 +20,6 @@ from pgtide.position import Lsn, Position
 from pgtide.sinks.postgres.applying import Applier, Staged
 from pgtide.sinks.postgres.event_statements import CONFLICT, EventStatements
 from pgtide.sinks.postgres.failures import TableRefused, row_refused
-from pgtide.sinks.postgres.statements import staged
 from pgtide.sinks.postgres.target_tables import Cascades, read_cascades, unlocked
 
 _BLOCK = """
@@ -103,10 +102,11 @@ class OrderedApplier(Applier):
         parts = []
         for one in work:
             known = "CASE s.known WHEN 'p' THEN 'r' ELSE s.known END" if one.lenient else "s.known"
+            stage = one.statements.stage
             parts.append(
                 f"SELECT s.lsn, s.seq, s.kind, {known} AS known, s.copies, s.unsent, s.load,"
-                f" {one.statements.stage.number} AS stage FROM {one.statements.stage.name} s"
-                f" WHERE {staged(self.loads, segment)}"
+                f" {stage.number} AS stage FROM {stage.name} s"
+                f" WHERE {self.chosen.of(stage, segment)}"
             )
         return f"{' UNION ALL '.join(parts)} ORDER BY lsn, seq, copies"
 

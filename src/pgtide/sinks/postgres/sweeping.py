@@ -22,7 +22,7 @@ from pgtide.rules import TableRules
 from pgtide.shape import Shape
 from pgtide.sinks.postgres.keyed_state import STATE, TextLayout, copy_text
 from pgtide.sinks.postgres.stages import Stage
-from pgtide.sinks.postgres.statements import Statements, quoted, staged
+from pgtide.sinks.postgres.statements import Chosen, Statements, quoted
 from pgtide.sinks.postgres.target_tables import TargetTable, read_tables
 from pgtide.spark.layout import TableName
 from pgtide.spark.sql_text import element
@@ -80,7 +80,7 @@ class StagedSweep:
         }
         return keys.selectExpr(*[f"{given[name]} AS {name}" for name in STATE])
 
-    def run(self, connection: SqlConnection, loads: list[int]) -> None:
+    def run(self, connection: SqlConnection, chosen: Chosen) -> None:
         """Delete what is not spared."""
         target = read_tables(connection, [self.table]).get(self.table)
         if target is None:
@@ -92,7 +92,7 @@ class StagedSweep:
         query = f"DELETE FROM {target.rows} t WHERE {self._concerned(target)}"
         if self.stage is not None:
             statements = Statements(self.stage, target)
-            spared = f"{staged(loads, 0)} AND {statements.same_key}"
+            spared = f"{chosen.of(self.stage, 0)} AND {statements.same_key}"
             query += f" AND NOT EXISTS (SELECT FROM {self.stage.name} s WHERE {spared})"
         connection.execute(query.encode())
 

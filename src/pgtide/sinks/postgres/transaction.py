@@ -28,7 +28,7 @@ from pgtide.sinks.postgres.ordered import OrderedApplier
 from pgtide.sinks.postgres.refused_lines import Destination
 from pgtide.sinks.postgres.staged_rows import StagedRows, TableRows
 from pgtide.sinks.postgres.stages import prepare_stages
-from pgtide.sinks.postgres.statements import Statements
+from pgtide.sinks.postgres.statements import Chosen, Statements
 from pgtide.sinks.postgres.sweeping import StagedSweep, staged_sweeps
 from pgtide.sinks.postgres.target_tables import (
     disable_triggers,
@@ -65,6 +65,7 @@ class TargetTransaction:
         self._scope = scope
         self._sweeps = self._staged_sweeps()
         self._loaded: list[TableRows] | None = None
+        self._ranges: list[int] | None = None  # of keys, if not all
 
     def run(self, reached: Position) -> None:
         """Apply the unit to a target that is at ``reached``."""
@@ -92,8 +93,9 @@ class TargetTransaction:
         tables = [table for table in self._unit.tables if table not in self._load()]
         rows = StagedRows(self._scope, tables, self._unit.cuts, every)
         loads = self._stage(rows) if tables or self._sweeps else []
+        chosen = Chosen(loads, self._ranges)
         kind = OrderedApplier if every else Applier
-        applier = kind(self._connection, self._batch, rows, loads, self._settings)
+        applier = kind(self._connection, self._batch, rows, chosen, self._settings)
         with self._connection.transaction():
             self._begin(reached)
             for action in self._unit.actions:
@@ -107,7 +109,7 @@ class TargetTransaction:
                         applier.look_again()
                     case SweepOf():
                         for sweep in self._sweeps[action.step]:
-                            sweep.run(self._connection, loads)
+                            sweep.run(self._connection, chosen)
             self._end()
 
     @property
@@ -191,16 +193,22 @@ class TargetTransaction:
 
     def _begin(self, reached: Position) -> None:
         """Make sure that nobody else has brought the target further meanwhile."""
-        found = lock_progress(self._connection, self._scope, self._source)
+        self._expect(lock_progress(self._connection, self._scope, self._source), reached)
+        self._be_replica(self._connection)
+
+    def _expect(self, found: Position, reached: Position) -> None:
         if found != reached:
             raise TargetUnavailable(
                 "somebody else writes to the target",
                 detail=f"Pipeline {self._pipeline} was at {reached}, and is at {found}.",
                 hint="Let one process run the pipeline: pgtide status",
             )
+
+    def _be_replica(self, connection: SqlConnection) -> None:
+        """Settings of a transaction that writes rows."""
         if self._settings.replication_role == "replica":
-            self._connection.execute("SET LOCAL session_replication_role = replica")
-        self._connection.execute("SET CONSTRAINTS ALL DEFERRED")
+            connection.execute("SET LOCAL session_replication_role = replica")
+        connection.execute("SET CONSTRAINTS ALL DEFERRED")
 
     def _truncate(self, action: Truncate) -> None:
         known = read_tables(self._connection, action.tables)
