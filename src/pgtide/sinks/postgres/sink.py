@@ -27,6 +27,7 @@ from pgtide.postgres.connection import SqlConnection
 from pgtide.sinks.postgres.bookkeeping import prepare, read_progress, tables_ahead
 from pgtide.sinks.postgres.commands import Commands, read_left_out
 from pgtide.sinks.postgres.failures import TableRefused, target_error
+from pgtide.sinks.postgres.key_ranges import ranges_ahead
 from pgtide.sinks.postgres.session import connect_target
 from pgtide.sinks.postgres.side_by_side import SideBySide
 from pgtide.sinks.postgres.transaction import TargetTransaction
@@ -97,7 +98,8 @@ class PostgresSink:
         left_out: frozenset[Position] = frozenset()
         if any(mark.op == "ddl" for mark in wanted.census.marks):
             left_out = read_left_out(connection, batch.mark.pipeline)
-        for unit in units_of(wanted, Commands(self._settings, wanted, left_out)):
+        commands = Commands(self._settings, wanted, left_out)
+        for unit in units_of(wanted, commands, self._ahead(wanted, scope)):
             self._from = unit.batch.census.low
             if self._apart(unit, scope):
                 SideBySide(self._settings, self._frames, self._log).run(unit, scope)
@@ -112,7 +114,7 @@ class PostgresSink:
         """Whether tables are written apart from each other: as set, or as was begun before."""
         if self._settings.consistency == "table":
             return bool(unit.parts)
-        if not tables_ahead(self._open(), scope):
+        if not self._ahead(unit.batch, scope):
             return False
         if not unit.parts:
             raise TargetError(
@@ -121,6 +123,14 @@ class PostgresSink:
                 hint="Set consistency to table until the pipeline is current.",
             )
         return True
+
+    def _ahead(self, batch: Batch, scope: str) -> set[Lsn]:
+        """Where tables are that a crash has left ahead of the pipeline, or a part of their keys."""
+        connection = self._open()
+        names = [".".join(table) for work in batch.work for table in work.tables]
+        return tables_ahead(connection, scope) | ranges_ahead(
+            connection, batch.mark.pipeline, names
+        )
 
     def _open(self) -> SqlConnection:
         if self._connection is None:

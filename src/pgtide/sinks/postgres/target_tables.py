@@ -8,15 +8,34 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
+from pgtide import oids
 from pgtide.errors import TargetError
 from pgtide.postgres.connection import SqlConnection
 from pgtide.spark.layout import TableName
 
-_TABLES = """
+_FIRST = oids.FIRST_USER_OID
+# Where the operators are that keys of a type are compared with: not in the search path.
+_OPERATORS = """
+WITH RECURSIVE below AS (
+    SELECT a.atttypid AS type
+    UNION ALL
+    SELECT t.typbasetype FROM below JOIN pg_catalog.pg_type t ON t.oid = below.type
+    WHERE t.typtype = 'd'
+)
+SELECT s.nspname FROM below
+JOIN pg_catalog.pg_opclass c ON c.opcintype = below.type AND c.opcdefault
+JOIN pg_catalog.pg_am m ON m.oid = c.opcmethod AND m.amname = 'btree'
+JOIN pg_catalog.pg_amop p ON p.amopfamily = c.opcfamily AND p.amopstrategy = 3
+ AND p.amoplefttype = c.opcintype AND p.amoprighttype = c.opcintype
+JOIN pg_catalog.pg_operator o ON o.oid = p.amopopr
+JOIN pg_catalog.pg_namespace s ON s.oid = o.oprnamespace
+"""
+_TABLES = f"""
 SELECT n.nspname, c.relname, c.oid, c.relkind::text,
        (SELECT json_agg(json_build_object(
                    'name', a.attname, 'type', format_type(a.atttypid, -1),
-                   'generated', a.attgenerated <> '', 'always', a.attidentity = 'a')
+                   'generated', a.attgenerated <> '', 'always', a.attidentity = 'a',
+                   'operators', CASE WHEN a.atttypid >= {_FIRST} THEN ({_OPERATORS}) END)
                ORDER BY a.attnum)
         FROM pg_catalog.pg_attribute a
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
@@ -58,6 +77,13 @@ class TargetColumn:
     type: str  # as format_type() prints it, without its modifier: assignment looks at that
     generated: bool
     always: bool  # GENERATED ALWAYS AS IDENTITY
+    operators: str | None = None  # schema of those of its type, if that has its own
+
+    def operator(self, sign: str) -> str:
+        """What compares values of the column: the type's own one, wherever it is."""
+        if self.operators is None:
+            return sign
+        return f"OPERATOR({sql.Identifier(self.operators).as_string(None)}.{sign})"
 
 
 @dataclass(frozen=True)
@@ -89,7 +115,7 @@ def read_tables(
     wanted = sorted(set(names))
     arrays = [[name[part] for name in wanted] for part in (0, 1)]
     found = {}
-    for schema, table, oid, kind, columns, refers in connection.execute(_TABLES, arrays):
+    for schema, table, oid, kind, columns, refers in connection.execute(_TABLES.encode(), arrays):
         known = {c["name"]: TargetColumn(**c) for c in columns or ()}
         found[schema, table] = TargetTable(schema, table, oid, kind == "p", known, refers)
     return found
