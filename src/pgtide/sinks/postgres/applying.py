@@ -18,6 +18,7 @@ from pgtide.config.sinks import PostgresSettings
 from pgtide.errors import TargetError
 from pgtide.pipeline.batch import Batch
 from pgtide.postgres.connection import SqlConnection
+from pgtide.postgres.references import parents_first, read_references
 from pgtide.sinks.postgres.failures import TableRefused
 from pgtide.sinks.postgres.staged_rows import StagedRows, TableRows
 from pgtide.sinks.postgres.stages import Stage
@@ -26,7 +27,6 @@ from pgtide.sinks.postgres.target_tables import (
     TargetTable,
     disable_triggers,
     missing_table,
-    parents_first,
     read_tables,
     unlocked,
 )
@@ -77,8 +77,8 @@ class Applier:
     def apply(self, segment: int) -> None:
         """Bring the rows of a segment into their tables."""
         work = self.staged(segment)
-        tables = list({one.table.oid: one.table for one in work}.values())
-        order = [table.oid for table in parents_first(self.connection, tables)]
+        tables = sorted({one.table.oid for one in work})
+        order = parents_first(tables, read_references(self.connection, tables))
         work.sort(key=lambda one: order.index(one.table.oid))
         for one in work:
             self._fill(one)

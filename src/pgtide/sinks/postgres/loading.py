@@ -43,7 +43,7 @@ def open_load(
         query = 'SELECT "schema", "table" FROM pgtide.loads WHERE pipeline = %s AND lsn = %s'
         under_way = set(connection.execute(query, [pipeline, str(lsn)]).fetchall())
         for table in tables:
-            if table in under_way or _is_empty(connection, table):
+            if table in under_way or is_empty(connection, table):
                 connection.execute(
                     "INSERT INTO pgtide.loads VALUES (%s, %s, %s, %s, %s)"
                     ' ON CONFLICT (pipeline, lsn, "schema", "table")'
@@ -155,7 +155,8 @@ def _stretches(brought: list[Seqs]) -> list[tuple[int, int]]:
     return [(int(first), int(last)) for first, last in zip(firsts, lasts, strict=True)]
 
 
-def _is_empty(connection: SqlConnection, table: TableName) -> bool:
+def is_empty(connection: SqlConnection, table: TableName) -> bool:
+    """Whether a table has no rows."""
     query = sql.SQL("SELECT NOT EXISTS (SELECT FROM {})").format(sql.Identifier(*table))
     row: tuple[Any, ...] | None = connection.execute(query).fetchone()
     return row == (True,)

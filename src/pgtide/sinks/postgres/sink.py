@@ -24,12 +24,16 @@ from pgtide.pipeline.parallel import Failure
 from pgtide.pipeline.reading import LogFrames
 from pgtide.position import Lsn, Position
 from pgtide.postgres.connection import SqlConnection
-from pgtide.sinks.postgres.bookkeeping import prepare, read_progress, tables_ahead
+from pgtide.rules import TableRules
+from pgtide.sinks import Mark
+from pgtide.sinks.postgres.bookkeeping import prepare, read_progress, table_scope, tables_ahead
 from pgtide.sinks.postgres.commands import Commands, read_left_out
 from pgtide.sinks.postgres.failures import TableRefused, target_error
 from pgtide.sinks.postgres.key_ranges import ranges_ahead
+from pgtide.sinks.postgres.selected_later import refuse_rows
 from pgtide.sinks.postgres.session import connect_target
 from pgtide.sinks.postgres.side_by_side import SideBySide
+from pgtide.sinks.postgres.target_tables import read_tables
 from pgtide.sinks.postgres.transaction import TargetTransaction
 from pgtide.sinks.postgres.units import Unit, units_of
 
@@ -78,6 +82,21 @@ class PostgresSink:
                 return Failure(work, refused.error, self._from)
         return None
 
+    def reached(self, mark: Mark, table: TableRules | None = None) -> Position:
+        """What the target's progress says; tables that are written apart have one of their own."""
+        scope = _scope(mark)
+        try:
+            connection = self._open()
+            if table is None:
+                return read_progress(connection, scope)
+            if not read_tables(connection, [table.target]):
+                return Position(Lsn(0))
+            own = table_scope(scope, ".".join(table.source))
+            return max(read_progress(connection, scope), read_progress(connection, own))
+        except psycopg.Error as error:
+            self.close()
+            raise target_error(error, "the target is asked how far it is") from error
+
     def close(self) -> None:
         if self._connection is not None:
             with suppress(psycopg.Error):
@@ -87,11 +106,11 @@ class PostgresSink:
 
     def _write(self, batch: Batch) -> None:
         connection = self._open()
-        scope = batch.mark.pipeline
-        if batch.only is not None:  # tables that were parked: their own way to the present
-            scope = f"{scope}/{batch.mark.incarnation}/{batch.mark.phase}"
+        scope = _scope(batch.mark)
         if scope not in self._reached:
             self._reached[scope] = read_progress(connection, scope)
+        if batch.from_start and self._reached[scope] == Position(Lsn(0)):
+            refuse_rows(connection, batch, scope)
         wanted = self._complete(batch, self._reached[scope])
         if wanted is None:
             return
@@ -165,6 +184,13 @@ class PostgresSink:
             return batch
         census = take_census(frame)
         return None if census.high is None else replace(batch, frame=frame, census=census)
+
+
+def _scope(mark: Mark) -> str:
+    """Whose progress a batch is: the pipeline's, or of tables that catch up with it."""
+    if mark.catches_up:
+        return f"{mark.pipeline}/{mark.incarnation}/{mark.phase}"
+    return mark.pipeline
 
 
 def _ends(batch: Batch) -> bool:

@@ -46,11 +46,6 @@ JOIN ROWS FROM (unnest(%s::text[]), unnest(%s::text[])) AS wanted(nspname, relna
   ON (wanted.nspname, wanted.relname) = (n.nspname::text, c.relname::text)
 WHERE c.relkind IN ('r', 'p')
 """
-_REFERENCES = """
-SELECT DISTINCT conrelid, confrelid FROM pg_catalog.pg_constraint
-WHERE contype = 'f' AND conparentid = 0 AND conrelid = ANY (%s::oid[])
-  AND confrelid = ANY (%s::oid[]) AND conrelid <> confrelid
-"""
 _CASCADES = """
 SELECT conrelid, confrelid, confdeltype = 'c', confupdtype = 'c' FROM pg_catalog.pg_constraint
 WHERE contype = 'f' AND 'c' IN (confdeltype, confupdtype)
@@ -129,31 +124,6 @@ def missing_table(name: TableName, pipeline: str) -> TargetError:
         hint=f"Create the target's schema: pgtide snapshot --schema --pipeline {pipeline}; "
         "or make the table there, or leave it out of the pipeline's tables.",
     )
-
-
-def parents_first(connection: SqlConnection, tables: Sequence[TargetTable]) -> list[TargetTable]:
-    """The tables in an order in which those that others refer to come before these.
-
-    Tables that refer to each other come in any order.
-    """
-    oids = [table.oid for table in tables]
-    parents: dict[int, set[int]] = {oid: set() for oid in oids}
-    if len(tables) > 1:
-        for child, parent in connection.execute(_REFERENCES, [oids, oids]):
-            parents[child].add(parent)
-    ordered: list[int] = []
-
-    def visit(oid: int, above: frozenset[int]) -> None:
-        if oid in ordered or oid in above:
-            return
-        for parent in sorted(parents[oid]):
-            visit(parent, above | {oid})
-        ordered.append(oid)
-
-    for oid in sorted(oids):
-        visit(oid, frozenset())
-    by_oid = {table.oid: table for table in tables}
-    return [by_oid[oid] for oid in ordered]
 
 
 @dataclass(frozen=True)
