@@ -8,34 +8,17 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
-from pgtide import oids
 from pgtide.errors import TargetError
 from pgtide.postgres.connection import SqlConnection
+from pgtide.postgres.operators import operator, operators_of
 from pgtide.spark.layout import TableName
 
-_FIRST = oids.FIRST_USER_OID
-# Where the operators are that keys of a type are compared with: not in the search path.
-_OPERATORS = """
-WITH RECURSIVE below AS (
-    SELECT a.atttypid AS type
-    UNION ALL
-    SELECT t.typbasetype FROM below JOIN pg_catalog.pg_type t ON t.oid = below.type
-    WHERE t.typtype = 'd'
-)
-SELECT s.nspname FROM below
-JOIN pg_catalog.pg_opclass c ON c.opcintype = below.type AND c.opcdefault
-JOIN pg_catalog.pg_am m ON m.oid = c.opcmethod AND m.amname = 'btree'
-JOIN pg_catalog.pg_amop p ON p.amopfamily = c.opcfamily AND p.amopstrategy = 3
- AND p.amoplefttype = c.opcintype AND p.amoprighttype = c.opcintype
-JOIN pg_catalog.pg_operator o ON o.oid = p.amopopr
-JOIN pg_catalog.pg_namespace s ON s.oid = o.oprnamespace
-"""
 _TABLES = f"""
 SELECT n.nspname, c.relname, c.oid, c.relkind::text,
        (SELECT json_agg(json_build_object(
                    'name', a.attname, 'type', format_type(a.atttypid, -1),
                    'generated', a.attgenerated <> '', 'always', a.attidentity = 'a',
-                   'operators', CASE WHEN a.atttypid >= {_FIRST} THEN ({_OPERATORS}) END)
+                   'operators', {operators_of("a.atttypid")})
                ORDER BY a.attnum)
         FROM pg_catalog.pg_attribute a
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
@@ -76,9 +59,7 @@ class TargetColumn:
 
     def operator(self, sign: str) -> str:
         """What compares values of the column: the type's own one, wherever it is."""
-        if self.operators is None:
-            return sign
-        return f"OPERATOR({sql.Identifier(self.operators).as_string(None)}.{sign})"
+        return operator(self.operators, sign)
 
 
 @dataclass(frozen=True)
