@@ -105,6 +105,22 @@ def test_chunks_follow_the_order_of_the_key(filled: Captured) -> None:
         table.close()
 
 
+def test_keys_of_an_extension(database: Database, make_captured: MakeCaptured) -> None:
+    """Compared by the operators of their own type, to which no search path leads."""
+    database.execute("CREATE EXTENSION vector")
+    database.execute("CREATE TABLE t (v vector(2), n int, PRIMARY KEY (v, n))")
+    database.execute(
+        "INSERT INTO t SELECT format('[%s,1]', i % 7)::vector, i FROM generate_series(1, 100) i"
+    )
+    captured = make_captured()
+    refresh(captured, chunk_rows=9)
+    captured.capture()
+    assert sorted(int(row["n"]) for row in reads(captured)) == list(range(1, 101))
+    refresh(captured, keys=(("[3,1]", "3"), ("[4,1]", "4"), ("[4,1]", "5")))
+    captured.capture()
+    assert sorted(int(row["n"]) for row in reads(captured))[:4] == [1, 2, 3, 3]
+
+
 @pytest.mark.parametrize(
     ("limits", "expected"),
     [

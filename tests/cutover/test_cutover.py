@@ -13,16 +13,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgtide.config.connection_string import ConnectionString
-from pgtide.cutover import read_only
 from pgtide.cutover.cutting_over import Cutover, Outcome, Settings, document
 from pgtide.log.storage import Storage
 from pgtide.pipeline.lease import Lease
 from pgtide.pipeline.state import Parked, StateFile, now
 from pgtide.position import Lsn, Position
 from pgtide.postgres.verdict import Check
+from tests.cutover.writers import commit_once_read_only
 from tests.fixtures.capture import Captured
 from tests.fixtures.databases import Database
-from tests.fixtures.waiting import wait_until
 from tests.sinks.postgres.replicas import PIPELINE, Replica, target_database
 
 TABLES = "CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, note text);\n"
@@ -115,17 +114,7 @@ def test_writers_are_seen(replica: Replica) -> None:
         assert "somebody writes to the source" in told(outcome, "quiet").message
 
 
-def commit_once_read_only(database: Database, writing: psycopg.Connection[Any]) -> None:
-    """Commit when new transactions cannot write any more."""
-    begun = "SELECT current_setting('default_transaction_read_only') = 'on'"
-    wait_until(lambda: database.execute(begun) == [(True,)], "a source that is read-only", 60)
-    writing.commit()
-
-
-def test_read_only_stops_writers_and_stays(
-    replica: Replica, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(read_only, "GRACE_S", 60.0)  # however busy the machine is
+def test_read_only_stops_writers_and_stays(replica: Replica) -> None:
     database = replica.captured.database
     with database.connect() as idle, database.connect(autocommit=False) as writing:
         idle.execute("SELECT 1")

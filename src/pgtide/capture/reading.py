@@ -21,7 +21,8 @@ from pgtide.capture.windows import Place
 from pgtide.log.refreshes import Refresh
 from pgtide.position import Lsn, Position
 from pgtide.shape import Shape
-from pgtide.snapshot.key_chunks import Chunk, Key, ReadRows
+from pgtide.snapshot.key_chunks import Chunk, ReadRows
+from pgtide.snapshot.key_order import Key
 from pgtide.wal.decoder import Decoded
 from pgtide.wal.relations import Slot
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from pgtide.capture.announced import describes, same
 from pgtide.capture.ddl import DdlCommand, Forged, SigningKey, read_message
 from pgtide.capture.refresh_rows import sweep_payload
 from pgtide.capture.rewrites import is_partition
@@ -80,6 +81,7 @@ class TableCatalog:
 
     def relation(self, relation: Relation, lsn: Lsn) -> tuple[Slot, int] | None:
         """Slot and width of a relation, None if configuration leaves the table out."""
+        relation = self._under_its_name(relation)
         self._announced[relation.oid] = relation
         shape = replace(self._shape(relation), since=lsn)
         if not selects(self._patterns, shape):
@@ -144,14 +146,12 @@ class TableCatalog:
     def _again(self, layouts: Iterable[Shape]) -> tuple[Relation, ...]:
         """Tables that the server will not announce anew, although what we add has changed.
 
-        It does so when the table itself changed; not when its root was renamed, or a type.
+        It does so when the table itself changed; not when its root was renamed, or a type, and
+        before Postgres 16 not when its schema was.
         """
         known = [(layout, self._announced.get(layout.oid)) for layout in layouts]
-        return tuple(
-            relation
-            for layout, relation in known
-            if relation and _same(self._listed(layout), relation)
-        )
+        named = [(layout, replace(r, schema=layout.schema)) for layout, r in known if r]
+        return tuple(relation for layout, relation in named if same(self._listed(layout), relation))
 
     def _forget_dropped(self, dropped: list[dict[str, Any]]) -> list[Shape]:
         """The dropped tables that we knew; a partition's entry is told its root."""
@@ -179,7 +179,28 @@ class TableCatalog:
         return layout if published.attnums is None else published.of(layout)
 
     def _describes(self, layout: Shape, relation: Relation) -> bool:
-        return _describes(self._listed(layout), relation)
+        return describes(self._listed(layout), relation)
+
+    def _under_its_name(self, relation: Relation) -> Relation:
+        """The relation in the schema that it has here, if it is announced in an earlier one.
+
+        ALTER SCHEMA … RENAME waits for nobody: the rows of a transaction that was open meanwhile
+        follow the command, and are announced as they were written. And before Postgres 16 the
+        last announcement may be of a transaction that we have already.
+        """
+        layout = self._layouts.get(relation.oid)
+        if layout is None or self._key is None or layout.schema == relation.schema:
+            return relation
+        renamed = replace(relation, schema=layout.schema)
+        earlier = any(
+            (shape.oid, shape.schema) == (relation.oid, relation.schema)
+            for shape in self._shapes.by_id.values()
+        )
+        if not earlier or not self._describes(layout, renamed):
+            return relation
+        live = self._live_layout(relation.oid)
+        back = live is not None and live.schema == relation.schema  # renamed once more, unseen
+        return relation if back else renamed
 
     def _shape(self, relation: Relation) -> Shape:
         layout = self._layouts.get(relation.oid)
@@ -218,29 +239,6 @@ class TableCatalog:
             key=sent.identity and relation.replica_identity == "d",
             identity=sent.identity,
         )
-
-
-def _describes(layout: Shape, relation: Relation) -> bool:
-    """Whether a layout is of the table as it is sent; what is generated need not be."""
-    if (layout.schema, layout.table) != (relation.schema, relation.table):
-        return False
-    known = {column.name: column.type_oid for column in layout.columns}
-    sent = {column.name: column.type_oid for column in relation.columns}
-    expected = {column.name for column in layout.columns if not column.generated}
-    return expected <= sent.keys() and sent.items() <= known.items()
-
-
-def _same(layout: Shape, relation: Relation) -> bool:
-    """Whether the server would announce this layout as it announced that relation."""
-    columns = {column.name: column for column in layout.columns}
-    return (
-        _describes(layout, relation)
-        and layout.replica_identity == relation.replica_identity
-        and all(
-            (columns[sent.name].typmod, columns[sent.name].identity) == (sent.typmod, sent.identity)
-            for sent in relation.columns
-        )
-    )
 
 
 def _message_payload(message: LogicalMessage) -> str:

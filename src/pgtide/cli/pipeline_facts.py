@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any
 
+import psycopg
+
 from pgtide.cli.rendering import error_document
 from pgtide.config import Config
+from pgtide.config.sinks import PostgresSettings
 from pgtide.errors import PgtideError
 from pgtide.log.reader import Log
 from pgtide.log.snapshot import Snapshot
@@ -14,6 +18,9 @@ from pgtide.log.storage import Storage
 from pgtide.pipeline.lag import lag_of
 from pgtide.pipeline.lease import holder_of
 from pgtide.pipeline.state import State, StateFile, pipeline_names
+from pgtide.sinks.postgres.failures import target_error
+from pgtide.sinks.postgres.reaching import connect_target
+from pgtide.sinks.postgres.tallies import read_tallies
 from pgtide.verify.results import VerifyFile
 
 
@@ -62,6 +69,7 @@ def pipeline_documents(config: Config, at: datetime | None) -> list[dict[str, An
             "name": name,
             "configured": name in config.pipelines,
             **_document(storage, snapshot, name, moment),
+            "target": _target(config, name),
         }
         for name in names
     ]
@@ -96,3 +104,18 @@ def _document(storage: Storage, snapshot: Snapshot, name: str, at: datetime) -> 
         "last_error": last_error,
         "error": broken,
     }
+
+
+def _target(config: Config, name: str) -> dict[str, Any] | None:
+    """What a Postgres target has settled in its own way; None for other sinks."""
+    pipeline = config.pipelines.get(name)
+    if pipeline is None or not isinstance(pipeline.sink, PostgresSettings):
+        return None
+    try:
+        with closing(connect_target(config, name, application_name="pgtide status")) as connection:
+            found = read_tallies(connection, name)
+    except psycopg.Error as exc:
+        return {"error": error_document(target_error(exc, "it is asked for its conflicts"))}
+    except PgtideError as exc:
+        return {"error": error_document(exc)}
+    return {"conflicts": found.conflicts, "left_out": found.left_out}

@@ -32,12 +32,15 @@ def command(ctx: typer.Context) -> int:
     "hint"}], "lag_bytes", "lag_seconds", "verified": {"started_at", "finished_at", "tables",
     "rows", "differing": [{"table", "missing", "extra", "different", "note", "keys": [[text]]}],
     "refused": {TABLE: why}, "error": {"message", "detail", "hint"} or null} or null,
-    "last_error", "error"}], "refreshes": those under way or failed, as pgtide refresh --list
-    shows them}. An error is {"type", "message", "detail", "hint", "exit_code"}; a pipeline's is
-    null unless what it keeps in the log cannot be read: what is not known then is null or
-    empty. "verified": what the background verification found. "copied": a backlog is read
-    through a temporary copy of the slot. "withheld": what filters and routes have left out,
-    and updates of rows that a refresh has yet to bring. A pipeline's lag is that to the log.
+    "last_error", "error", "target": {"conflicts": {TABLE: rows}, "left_out": {REASON:
+    statements}} or {"error"} or null}], "refreshes": those under way or failed, as pgtide
+    refresh --list shows them}. An error is {"type", "message", "detail", "hint", "exit_code"};
+    a pipeline's is null unless what it keeps in the log cannot be read: what is not known then
+    is null or empty. "verified": what the background verification found. "copied": a backlog is
+    read through a temporary copy of the slot. "withheld": what filters and routes have left
+    out, and updates of rows that a refresh has yet to bring. "target": of a Postgres target,
+    the conflicts that were resolved and DDL that was not replayed. A pipeline's lag is that to
+    the log.
 
     \b
     Example:
@@ -156,12 +159,30 @@ def _print_pipeline(pipeline: dict[str, Any]) -> None:
         retry = f"Then run: pgtide resume --pipeline {name} --table {table['table']}"
         text = f"pipeline {name} parked {table['table']} at {table['position']}: {table['message']}"
         print_line("fail", text, "\n".join(filter(None, [table["detail"], table["hint"], retry])))
+    _print_target(name, pipeline["target"])
     if verified := pipeline["verified"]:
         _print_verified(name, verified)
     if error := pipeline["last_error"]:
         kind = "warn" if error["transient"] else "fail"
         text = f"pipeline {name} failed at {error['at']}: {error['message']}"
         print_line(kind, text, "\n".join(filter(None, [error["detail"], error["hint"]])))
+
+
+def _print_target(name: str, target: dict[str, Any] | None) -> None:
+    """Only what is worth a look: the pipeline's own line says the rest."""
+    if target is None:
+        return
+    if error := target.get("error"):
+        hint = "\n".join(filter(None, [error["detail"], error["hint"]]))
+        print_line("warn", f"pipeline {name}: {error['message']}", hint)
+        return
+    for table, rows in target["conflicts"].items():
+        hint = f"Rows of it were not as the source's changes said: pgtide verify --pipeline {name}"
+        text = f"pipeline {name}: {rows} conflicts in {table}, listed in pgtide.conflicts"
+        print_line("warn", text, hint)
+    if target["left_out"]:
+        counts = ", ".join(f"{count} ({reason})" for reason, count in target["left_out"].items())
+        print_line("ok", f"pipeline {name}: DDL left out: {counts}")
 
 
 def _print_verified(name: str, verified: dict[str, Any]) -> None:

@@ -4,10 +4,16 @@
 So those that are there are ended: idle ones at once, the others when their transaction is over, or
 after a while. They come back read-only. When it is taken back, what began meanwhile is ended too.
 pgtide's own sessions stay: whatever they do works in read-only transactions.
+
+Contract: when ``begin`` is well, every session that could write is gone, and whatever it committed
+is before the next position of the WAL. A transaction that was open then had ``GRACE_S`` to end.
+Postgres knows no "terminate if idle": each session is looked at in the statement that ends it, and
+a transaction that begins between the two fails at its client; it is never committed and missing.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from dataclasses import dataclass, field
@@ -24,6 +30,8 @@ from pgtide.postgres.connection import connect, translate
 from pgtide.postgres.slot import capture_pids
 from pgtide.postgres.verdict import Check, fail, ok, warn
 
+logger = logging.getLogger(__name__)
+
 NAME = "pgtide cutover"
 SETTING = "default_transaction_read_only"
 GRACE_S = 10.0  # that open transactions have to end by themselves
@@ -31,10 +39,20 @@ PATIENCE_S = 10.0  # until sessions that were told to end are gone
 POLL_S = 0.1
 
 _OTHERS = """
-SELECT pid, state = 'idle' FROM pg_stat_activity
+SELECT {} FROM pg_stat_activity
 WHERE datname = current_database() AND backend_type = 'client backend'
-  AND pid <> pg_backend_pid() AND application_name !~ '^pgtide'
-  AND backend_start {} %s
+  AND pid <> pg_backend_pid() AND application_name !~ '^pgtide' AND backend_start <= %s
+"""
+_LIST = _OTHERS.format("pid")
+# One statement, so that nothing but the server's own two steps lies between look and end.
+_END = _OTHERS.format("pg_terminate_backend(pid)") + "AND pid = %s AND (state = 'idle' OR %s)"
+# A session that starts is listed once it has read its settings. From before that until it is
+# listed it holds this lock, and who takes the lock later reads later.
+_STARTING = """
+SELECT pid FROM pg_locks
+WHERE locktype = 'object' AND classid = 'pg_database'::regclass AND mode = 'RowExclusiveLock'
+  AND objid = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND granted AND pid <> pg_backend_pid()
 """
 _CONFIGURED = """
 SELECT substr(item, length(%(name)s) + 2)
@@ -62,7 +80,8 @@ class ReadOnly:
 
     config: Config
     stop: threading.Event = field(default_factory=threading.Event)
-    _began: datetime | None = field(default=None, init=False)
+    _altered: bool = field(default=False, init=False)
+    _writers: set[int] | None = field(default=None, init=False)  # sessions not ended yet
     _before: str | None = field(default=None, init=False)
 
     def __enter__(self) -> Self:
@@ -104,8 +123,8 @@ class ReadOnly:
             ) from exc
         except psycopg.Error as exc:
             raise translate(exc) from exc
-        self._began = self._now()
-        checks = [self._end_sessions("<=", grace_s=GRACE_S)]
+        self._altered = True
+        checks = [self._end_writers(self._now())]
         (prepared,) = self._conn.execute(_PREPARED).fetchone() or (0,)
         if prepared:
             hint = "COMMIT PREPARED or ROLLBACK PREPARED each of: SELECT * FROM pg_prepared_xacts"
@@ -117,7 +136,7 @@ class ReadOnly:
 
     def undo(self) -> None:
         """Let everybody write again, as it was before ``begin``."""
-        if self._began is None:
+        if not self._altered:
             return
         try:
             self._conn.execute(self._alter(self._before).encode())
@@ -127,41 +146,56 @@ class ReadOnly:
                 detail=f"That could not be taken back: {translate(exc).message}.",
                 hint=f"At the source run: {self.undo_sql}",
             ) from exc
-        if self._before != "on":
-            self._end_sessions(">=", grace_s=0.0)
-        self._began = None
+        self._altered = False
+        if self._before == "on" or self._writers is None:
+            return
+        # To the end, also when we were told to stop: they could not write for as long as they live.
+        _, left = self._end_sessions(
+            self._now(), spared=self._writers, grace_s=0.0, stop=threading.Event()
+        )
+        if left:
+            logger.warning("%d sessions could not be ended and stay read-only", len(left))
 
     # -- sessions of others -------------------------------------------------------------
 
-    def _end_sessions(self, which: str, *, grace_s: float) -> Check:
-        """End sessions of before (``<=``) or after (``>=``) it began."""
-        ended = 0
-        refused: set[int] = set()
-        begin = time.monotonic()
-        while left := self._others(which):
-            late = time.monotonic() - begin
-            if late > grace_s + PATIENCE_S or set(left) <= refused:
-                hint = "Let source.admin_url be a superuser, or end them yourself."
-                said = f"{len(left)} sessions that can write could not be ended"
-                return fail("read-only", said, hint)
-            for pid, idle in left.items():
-                if (idle or late > grace_s) and pid not in refused:
-                    ended += self._terminate(pid, refused)
-            if self.stop.wait(POLL_S):
-                break
+    def _end_writers(self, began: datetime) -> Check:
+        """End the sessions of before; ``undo`` leaves alone those that are there yet."""
+        self._writers = self._starting() | self._all(_LIST, began)
+        ended, self._writers = self._end_sessions(
+            began, spared=set(), grace_s=GRACE_S, stop=self.stop
+        )
+        if left := len(self._writers):
+            hint = "Let source.admin_url be a superuser, or end them yourself."
+            return fail("read-only", f"{left} sessions that can write could not be ended", hint)
         return ok("read-only", f"new transactions cannot write; {ended} sessions were ended")
 
-    def _others(self, which: str) -> dict[int, bool]:
-        query = _OTHERS.format(which)
-        return {pid: bool(idle) for pid, idle in self._conn.execute(query.encode(), [self._began])}
+    def _end_sessions(
+        self, until: datetime, *, spared: set[int], grace_s: float, stop: threading.Event
+    ) -> tuple[int, set[int]]:
+        """End sessions that began until then; how many were, and which are left."""
+        ended: set[int] = set()
+        refused: set[int] = set()
+        begin = time.monotonic()
+        starting = self._starting()
+        while left := (self._all(_LIST, until) | starting) - spared:
+            late = time.monotonic() - begin
+            if late > grace_s + PATIENCE_S or left <= refused or stop.is_set():
+                break
+            for pid in left - refused - starting:
+                try:
+                    if True in self._all(_END, until, pid, late > grace_s):
+                        ended.add(pid)
+                except psycopg.errors.InsufficientPrivilege:
+                    refused.add(pid)
+            stop.wait(POLL_S)
+            starting &= self._starting()  # without those that began to start since
+        return len(ended), left
 
-    def _terminate(self, pid: int, refused: set[int]) -> int:
-        try:
-            row = self._conn.execute("SELECT pg_terminate_backend(%s)", [pid]).fetchone()
-        except psycopg.errors.InsufficientPrivilege:
-            refused.add(pid)
-            return 0
-        return int(bool(row and row[0]))
+    def _starting(self) -> set[int]:
+        return self._all(_STARTING)
+
+    def _all(self, query: str, *params: object) -> set[int]:
+        return {value for (value,) in self._conn.execute(query.encode(), params)}
 
     def _alter(self, value: str | None) -> str:
         name = sql.Identifier(self._conn.info.dbname)

@@ -38,6 +38,7 @@ class Batch:
     source: LogSource  # of the log
     parked: frozenset[str] = frozenset()  # tables that wait
     only: frozenset[str] | None = None  # tables that catch up, while all others have theirs
+    from_start: bool = False  # they do so from the beginning of the log
     completion: Completion | None = None  # tables that are being read as a whole
     passed_over: dict[str, int] = field(default_factory=dict)  # by table: sinks count here
 

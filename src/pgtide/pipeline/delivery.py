@@ -168,11 +168,19 @@ class Delivery:
             snapshot = self._log.snapshot()
             start = self.state.parked[tables[0]].position
             cuts = self._frames.cuts(snapshot, start, self.settings.batch)
-            self.state.resuming = parking.plan(self.state, tables, cuts)
+            self.state.resuming = parking.plan(self.state, tables, cuts, self._until())
             self.file.save(self.state)
             self._catch_up()
         for request in requests:
             self.file.answered(request)
+
+    def _until(self) -> Position:
+        """Where all others are. A target may be ahead of the state, and takes nothing twice:
+
+        what a parked table missed of that does not come by again.
+        """
+        reached = self.sink.reached(self._mark("stream", 0))
+        return self.state.position if reached is None else max(self.state.position, reached.next)
 
     def _catch_up(self) -> None:
         state, resuming = self.state, self.state.resuming
@@ -194,14 +202,16 @@ class Delivery:
             for table in resuming.tables:
                 del state.parked[table]
             logger.info("pipeline %s resumed %s", self.name, ", ".join(resuming.tables))
-        state.resuming = None
-        state.resumed += 1
+        state.end_resuming()
         self.done(self.file.needed_version(self.state))
 
     def _missed(self, resuming: Resuming) -> Batch | None:
         """The next part of what parked tables missed, None when it holds nothing."""
         self._shapes = self._log.shapes()
         frame = parking.missed_rows(self._frames, self._log.snapshot(), self._shapes, resuming)
-        mark = self._mark(f"resume{self.state.resumed}", resuming.chunks_done)
+        mark = self._mark(self.state.resume_phase, resuming.chunks_done)
         batch = self._batch(frame, mark)
-        return None if batch is None else replace(batch, only=frozenset(resuming.tables))
+        if batch is None:
+            return None
+        whole = resuming.start == Position(Lsn(0))
+        return replace(batch, only=frozenset(resuming.tables), from_start=whole)

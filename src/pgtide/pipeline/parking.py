@@ -101,9 +101,9 @@ def wanted_groups(state: State, requests: Iterable[Request]) -> list[list[str]]:
     return [tables for tables in groups.values() if None in asked or asked & {*tables}]
 
 
-def plan(state: State, tables: list[str], cuts: Iterable[Position]) -> Resuming:
+def plan(state: State, tables: list[str], cuts: Iterable[Position], until: Position) -> Resuming:
     """What parked tables have to catch up with; ``cuts`` bound its parts in size."""
-    start, until = state.parked[tables[0]].position, state.position
+    start = state.parked[tables[0]].position
     inner = [cut for cut in cuts if start <= cut and cut.next < until]
     return Resuming(tables, start, until, [*inner, Position.end_of(until.lsn)])
 

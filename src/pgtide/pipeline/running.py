@@ -30,8 +30,9 @@ from pgtide.pipeline.delivery import Delivery
 from pgtide.pipeline.lease import Lease
 from pgtide.pipeline.reading import LogFrames, bounds_of
 from pgtide.pipeline.state import State, StateFile
-from pgtide.pipeline.widening import refuse_lost_beginning, selected_later, widen
+from pgtide.pipeline.widening import Reselection
 from pgtide.position import Lsn, Position
+from pgtide.sinks import Sink
 from pgtide.sinks.opening import open_sink
 from pgtide.spark.failures import as_pgtide_error
 from pgtide.spark.paths import spark_path
@@ -88,19 +89,29 @@ class PipelineRun:
                 raise failure from error
 
     def _run(self, until_current: bool) -> State:
-        state = self._file.load()
-        state = self._begin() if state is None else self._go_on(state)
-        delivery = Delivery(
-            spark=self._spark,
-            name=self._name,
-            settings=self._settings,
-            storage=self._storage,
-            file=self._file,
-            state=state,
-            sink=open_sink(self._settings, self._spark, self._storage),
-            stop=self._stop,
-            on_batch=self._on_batch,
-        )
+        sink = open_sink(self._settings, self._spark, self._storage)
+        try:
+            state = self._file.load()
+            state = self._begin() if state is None else self._go_on(state, sink)
+            delivery = Delivery(
+                spark=self._spark,
+                name=self._name,
+                settings=self._settings,
+                storage=self._storage,
+                file=self._file,
+                state=state,
+                sink=sink,
+                stop=self._stop,
+                on_batch=self._on_batch,
+            )
+            self._deliver(delivery, until_current)
+        finally:
+            sink.close()
+        self._file.clear_error()
+        return state
+
+    def _deliver(self, delivery: Delivery, until_current: bool) -> None:
+        state = delivery.state
         try:
             if state.resuming is not None:
                 delivery.resume()  # it ends at the position that the history goes on from
@@ -110,10 +121,6 @@ class PipelineRun:
                 self._stream(delivery, until_current)
         except TargetClosed:
             pass  # nobody wants more: that is no failure
-        finally:
-            delivery.sink.close()
-        self._file.clear_error()
-        return state
 
     @property
     def _doing(self) -> str:
@@ -135,9 +142,11 @@ class PipelineRun:
         parking.register(self._storage, self._name, state, snapshot.version)
         return state
 
-    def _go_on(self, state: State) -> State:
+    def _go_on(self, state: State, sink: Sink) -> State:
         """Check that nothing is missing: somebody may have made the log forget this reader."""
-        self._select(state)
+        if state.tables != self._settings.tables:
+            reselection = Reselection(self._name, self._settings, self._file, state, sink)
+            reselection.run(self._log.shapes().values(), self._log.snapshot())
         oldest = min([state.position, *(parked.position for parked in state.parked.values())])
         self._refuse_gap(self._log.snapshot(), oldest)
         version = self._file.needed_version(state)
@@ -148,15 +157,6 @@ class PipelineRun:
         elif self._storage.child(CHANGES).read(commit_path(version)) is None:
             self._begin_again(state, "was forgotten, and the log has cleaned what it was at")
         return state
-
-    def _select(self, state: State) -> None:
-        """Tables that are selected only now have to catch up."""
-        wanted = self._settings.tables
-        if state.tables == wanted:
-            return
-        tables = selected_later(state, wanted, self._log.shapes().values())
-        refuse_lost_beginning(self._name, self._log.snapshot(), tables)
-        widen(self._name, self._file, state, wanted, tables)
 
     def _begin_again(self, state: State, why: str) -> None:
         """The stream cannot go on: what comes after the position is history now.

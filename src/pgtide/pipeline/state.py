@@ -23,6 +23,7 @@ from pgtide.errors import ConfigError, LogUnavailable, PgtideError, PipelineErro
 from pgtide.log.files import delete, walk
 from pgtide.log.storage import Storage, unavailable
 from pgtide.position import Lsn, Position
+from pgtide.sinks import RESUME
 
 PIPELINES = "pipelines"
 # Of a state that is read: one that was edited by hand is refused, not half believed.
@@ -32,7 +33,7 @@ _KINDS = {
     **dict.fromkeys(("batch_rows", "resumed"), int),
     "stream_began": bool,
     "batch_seconds": int | float,
-    **dict.fromkeys(("table_rows", "withheld", "parked"), dict),
+    **dict.fromkeys(("table_rows", "withheld", "parked", "left"), dict),
     "tables": list | None,
 }
 _NOTED = ("at", "type", "message", "detail", "hint", "transient")
@@ -58,6 +59,13 @@ class Resuming:
     until: Position  # the pipeline's own position, which is not theirs
     chunks: list[Position]  # upper bounds; a repetition must cut as the first attempt did
     chunks_done: int = 0
+
+    @property
+    def position(self) -> Position:
+        """The first position that is not done."""
+        if not self.chunks_done:
+            return self.start
+        return min(self.chunks[self.chunks_done - 1].next, self.until)
 
 
 @dataclass(frozen=True)
@@ -91,6 +99,8 @@ class State:
     resuming: Resuming | None = None
     resumed: int = 0  # how often parked tables were resumed
     tables: list[str] | None = None  # patterns of what is delivered; None: an old state, unknown
+    # Where tables have to go on that are not selected any more, if only that tells what they have.
+    left: dict[str, Position] = field(default_factory=dict)
 
     @classmethod
     def new(
@@ -111,6 +121,16 @@ class State:
         self.incarnation = secrets.token_hex(8)
         self.version, self.chunks, self.chunks_done = version, chunks, 0
         self.stream_began, self.stream_batch = False, -1
+
+    @property
+    def resume_phase(self) -> str:
+        """What batches of the tables that are being resumed are marked with."""
+        return f"{RESUME}{self.resumed}"
+
+    def end_resuming(self) -> None:
+        """Those tables are done, or given up; the next are marked otherwise."""
+        self.resuming = None
+        self.resumed += 1
 
     @property
     def boundary(self) -> Lsn:
@@ -266,6 +286,7 @@ def _json(state: State) -> dict[str, Any]:
     fields = asdict(state)
     fields["chunks"] = [str(chunk) for chunk in state.chunks]
     fields["position"] = str(state.position)
+    fields["left"] = {name: str(position) for name, position in state.left.items()}
     fields["committed_at"] = state.committed_at and state.committed_at.isoformat()
     fields["batch_at"] = state.batch_at and state.batch_at.isoformat()
     for name, parked in state.parked.items():
@@ -284,6 +305,8 @@ def _state(fields: dict[str, Any]) -> State:
             raise TypeError(name)
     fields["chunks"] = [_bound(chunk) for chunk in fields["chunks"]]
     fields["position"] = Position.parse(fields["position"])
+    left = fields.get("left", {})
+    fields["left"] = {name: Position.parse(position) for name, position in left.items()}
     for name in ("committed_at", "batch_at"):
         fields[name] = fields[name] and datetime.fromisoformat(fields[name])
     fields["parked"] = {

@@ -1,62 +1,146 @@
-"""More tables for a pipeline that has run: what it passed over of them is caught up with.
+"""Other tables for a pipeline that has run: those that come are caught up with.
 
-They are parked at the beginning of the log and resumed as soon as the pipeline runs, like
-tables that failed. Where the log has lost its beginning that would be half a table: refused.
+They are parked where they have to begin and resumed as soon as the pipeline runs, like tables
+that failed. That is the beginning of the log, since most sinks can tell what they have. A target
+that only says how far it is as a whole would be given the rows it has once more: for it is
+noted where a table leaves the selection, and that is where it goes on. Where the log has lost
+something since it would be half a table: refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
 
+from pgtide.config.model import Pipeline
 from pgtide.config.patterns import TablePatterns
 from pgtide.errors import LogGap
 from pgtide.log.snapshot import Snapshot
 from pgtide.pipeline.state import Parked, State, StateFile, now
 from pgtide.position import Lsn, Position
+from pgtide.rules import TableRules, compile_rules
 from pgtide.shape import Shape
+from pgtide.sinks import Mark, Sink
+from pgtide.spark.layout import TableName
+
+START = Position(Lsn(0))
 
 
-def selected_later(state: State, wanted: Sequence[str], shapes: Iterable[Shape]) -> list[str]:
-    """Tables of the log that the pipeline selects now, and did not when it last ran."""
-    if state.tables is None or state.tables == list(wanted):
-        return []
-    before, after = TablePatterns(state.tables), TablePatterns(wanted)
-    names = {
-        (shape.root_schema, shape.root_table) if shape.root_oid else (shape.schema, shape.table)
-        for shape in shapes
-    }
-    later = [name for name in names if after.matches(*name) and not before.matches(*name)]
-    return sorted(".".join(name) for name in later)
+@dataclass(frozen=True)
+class Selection:
+    """The tables of a log, and those of them that a pipeline took and takes."""
+
+    relations: list[set[TableName]]  # the names that each has, or had
+    before: TablePatterns
+    after: TablePatterns
+
+    @classmethod
+    def of(cls, shapes: Iterable[Shape], before: list[str], after: list[str]) -> Selection:
+        relations: dict[int, set[TableName]] = {}
+        for shape in shapes:
+            root = (shape.root_schema, shape.root_table)
+            name = root if shape.root_oid else (shape.schema, shape.table)
+            relations.setdefault(shape.root_oid or shape.oid, set()).add(name)
+        return cls([*relations.values()], TablePatterns(before), TablePatterns(after))
+
+    @property
+    def later(self) -> list[TableName]:
+        """Tables that are selected now, and were not when the pipeline last ran."""
+        return self._only(self.after, self.before)
+
+    @property
+    def left(self) -> list[TableName]:
+        """Tables that are not selected any more."""
+        return self._only(self.before, self.after)
+
+    def _only(self, these: TablePatterns, others: TablePatterns) -> list[TableName]:
+        names = {name for relation in self.relations for name in relation}
+        return sorted(n for n in names if these.matches(*n) and not others.matches(*n))
+
+    def names_of(self, table: TableName) -> set[TableName]:
+        """All names of the relations that have, or had, this one."""
+        return {name for names in self.relations if table in names for name in names}
 
 
-def widen(
-    pipeline: str, file: StateFile, state: State, wanted: Sequence[str], tables: Sequence[str]
-) -> None:
-    """Have tables caught up with, and remember the patterns. The request comes before the state:
+@dataclass(frozen=True)
+class Reselection:
+    """Brings a pipeline's state in line with its settings."""
 
-    a crash in between makes it be asked again.
-    """
-    start = Position(Lsn(0))
-    parked = Parked(
-        start,
-        "it was selected later than others",
-        f"Pipeline {pipeline} passed over what the log has of it.",
-        "It is caught up with when the pipeline runs: pgtide run",
-        now(),
-    )
-    for table in tables:
-        file.ask_resume(table)
-    state.parked.update(dict.fromkeys(tables, parked))
-    state.tables = list(wanted)
-    file.save(state)
+    pipeline: str
+    settings: Pipeline
+    file: StateFile
+    state: State
+    sink: Sink
 
+    def run(self, shapes: Iterable[Shape], snapshot: Snapshot) -> None:
+        """Have tables caught up with that come, note where others leave, remember the patterns.
 
-def refuse_lost_beginning(pipeline: str, snapshot: Snapshot, tables: Sequence[str]) -> None:
-    """Refuse tables whose first rows the log may have lost."""
-    if tables and snapshot.complete_from:
-        raise LogGap(
-            "tables were selected later, and the log has lost their beginning",
-            detail=f"Pipeline {pipeline} has not delivered {', '.join(tables)} so far; retention "
-            f"has kept {snapshot.complete_from} and later. They would lack rows.",
-            hint="Take them out of the pipeline's tables again; to have them, begin a new log.",
+        Requests come before the state: a crash in between makes them be asked again.
+        """
+        state, wanted = self.state, list(self.settings.tables)
+        before = wanted if state.tables is None else state.tables
+        selection = Selection.of(shapes, before, wanted)
+        starts = {table: self._start(table, selection) for table in selection.later}
+        self._refuse_gap(snapshot, starts)
+        for table in selection.left:
+            self._leave(table)
+        since = now()
+        for table, start in starts.items():
+            name = ".".join(table)
+            self.file.ask_resume(name)
+            state.parked[name] = self._parked(start, since)
+            state.left.pop(name, None)
+        state.tables = wanted
+        self.file.save(state)
+
+    def _start(self, table: TableName, selection: Selection) -> Position:
+        """Where a table that comes has to begin; one that was renamed left under another name."""
+        names = map(".".join, selection.names_of(table))
+        left = [self.state.left[name] for name in names if name in self.state.left]
+        reached = self.sink.reached(self._mark("stream"), self._rules(table)) if left else None
+        return min(left) if reached and reached > START else START
+
+    def _leave(self, table: TableName) -> None:
+        """Note the first position that the target does not have of a table."""
+        name, state, resuming = ".".join(table), self.state, self.state.resuming
+        known, mark = state.position, self._mark("stream")
+        if (parked := state.parked.pop(name, None)) is not None:
+            known = parked.position
+        if resuming is not None and name in resuming.tables:
+            known, mark = resuming.position, self._mark(state.resume_phase)
+            resuming.tables.remove(name)
+            if not resuming.tables:
+                state.end_resuming()
+            parked = None
+        reached = self.sink.reached(mark, self._rules(table))
+        if reached is not None:
+            ahead = parked is None and reached > START
+            state.left[name] = max(known, reached.next) if ahead else known
+
+    def _mark(self, phase: str) -> Mark:
+        return Mark(self.pipeline, self.state.incarnation, phase, 0)
+
+    def _rules(self, table: TableName) -> TableRules:
+        return compile_rules(self.settings.rules, self.settings.routes, *table)
+
+    def _parked(self, start: Position, since: datetime) -> Parked:
+        return Parked(
+            start,
+            "it was selected later than others",
+            f"Pipeline {self.pipeline} passed over what the log has of it.",
+            "It is caught up with when the pipeline runs: pgtide run",
+            since,
         )
+
+    def _refuse_gap(self, snapshot: Snapshot, starts: Mapping[TableName, Position]) -> None:
+        """Refuse tables of whose rows the log may have lost some."""
+        lost = [".".join(t) for t, start in starts.items() if start.lsn < snapshot.complete_from]
+        if lost:
+            raise LogGap(
+                "tables were selected later, and the log has lost their beginning",
+                detail=f"Pipeline {self.pipeline} passed over what the log had of "
+                f"{', '.join(lost)}; retention has kept {snapshot.complete_from} and later. "
+                "They would lack rows.",
+                hint="Take them out of the pipeline's tables again; to have them, begin a new log.",
+            )

@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from pgtide.pipeline.batch import Batch
     from pgtide.pipeline.parallel import Failure
+    from pgtide.position import Position
+    from pgtide.rules import TableRules
+
+RESUME = "resume"  # how phases begin in which parked tables catch up
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,11 @@ class Mark:
     incarnation: str  # another for each checkpoint: numbers begin anew with it
     phase: str  # numbers of the history and of the stream are counted apart
     number: int
+
+    @property
+    def catches_up(self) -> bool:
+        """Whether it is for tables that were parked: they have their own way to the present."""
+        return self.phase.startswith(RESUME)
 
     def app_id(self, step: int) -> str:
         """The Delta application id of one write of this batch into one table."""
@@ -36,6 +45,13 @@ class Sink(Protocol):
 
     def write(self, batch: Batch) -> list[Failure]:
         """Deliver a batch; the tables that failed. What was delivered before is not repeated."""
+
+    def reached(self, mark: Mark, table: TableRules | None = None) -> Position | None:
+        """How far batches with such a mark are in the target, by what it says itself.
+
+        Of a table: the very first position if the target does not have it. None where only
+        each row or file tells what is there: then anything may be delivered again.
+        """
 
     def close(self) -> None:
         """Let go of connections and threads."""

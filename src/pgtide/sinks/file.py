@@ -21,6 +21,8 @@ from pgtide.pipeline.batch import Batch
 from pgtide.pipeline.parallel import Failure, Writers
 from pgtide.pipeline.steps import TableWork
 from pgtide.position import Position
+from pgtide.rules import TableRules
+from pgtide.sinks import Mark
 from pgtide.sinks.chunks import (
     CHUNK_BYTES,
     HIDDEN_ORDER,
@@ -87,6 +89,9 @@ class FileSink:
         self._loose(batch)
         self._sweep()
         return failures
+
+    def reached(self, mark: Mark, table: TableRules | None = None) -> None:
+        """The ledgers tell."""
 
     def close(self) -> None:
         self._writers.close()

@@ -20,6 +20,8 @@ from pgtide.pipeline.batch import Batch
 from pgtide.pipeline.parallel import Failure, Writers
 from pgtide.pipeline.parking import refuse
 from pgtide.pipeline.steps import TableWork
+from pgtide.rules import TableRules
+from pgtide.sinks import Mark
 from pgtide.sinks.chunks import Chunk, LineMaker, ordered_chunks
 from pgtide.sinks.events import all_events
 from pgtide.spark.failures import as_pgtide_error
@@ -75,6 +77,9 @@ class StdoutSink:
             printed = True
         if not printed:
             raise TargetClosed("nobody reads standard output any more")
+
+    def reached(self, mark: Mark, table: TableRules | None = None) -> None:
+        """Nobody knows what was read."""
 
     def close(self) -> None:
         """There is nothing to let go of."""

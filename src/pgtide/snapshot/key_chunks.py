@@ -7,11 +7,11 @@ have ended before. Ranges exclude their low end and include their high end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any
 
 import psycopg
 import pyarrow as pa
@@ -23,10 +23,9 @@ from pgtide.postgres.catalog import read_layouts
 from pgtide.postgres.connection import SqlConnection, connect, translate
 from pgtide.postgres.published import Published, read_published
 from pgtide.postgres.visibility import Visibility
-from pgtide.shape import Column, Shape
+from pgtide.shape import Shape
 from pgtide.snapshot.copying import copy_rows
-
-Key: TypeAlias = tuple[str, ...]
+from pgtide.snapshot.key_order import Key, KeyOrder, verbatim
 
 
 class ChunkTooLarge(Exception):
@@ -105,17 +104,17 @@ class KeyedTable:
     def boundary(self, low: Key | None, rows: int) -> Key | None:
         """The key of the last row of a chunk that begins behind ``low``; None: it is the last."""
         shape = self.layout()
-        keys = _keys(shape)
+        order = self._order(shape)
         # Under other names: ORDER BY would take the text of a column for the column.
         texts = [
             sql.SQL("{}::text AS {}").format(sql.Identifier(key.name), sql.Identifier(f"key {n}"))
-            for n, key in enumerate(keys)
+            for n, key in enumerate(order.columns)
         ]
         query = sql.SQL("SELECT {} FROM ONLY {} WHERE {} ORDER BY {} OFFSET {} LIMIT 1").format(
             sql.SQL(", ").join(texts),
             sql.Identifier(shape.schema, shape.table),
-            self._condition(Chunk(low), keys),
-            sql.SQL(", ").join(sql.Identifier(key.name) for key in keys),
+            self._condition(Chunk(low), order),
+            sql.SQL(", ").join(sql.Identifier(key.name) for key in order.columns),
             sql.Literal(rows - 1),
         )
         with self._translated():
@@ -125,7 +124,7 @@ class KeyedTable:
         """Have the server look at the query of a chunk, without running it."""
         shape = self.layout()
         query = sql.SQL("EXPLAIN SELECT FROM ONLY {} WHERE {}").format(
-            sql.Identifier(shape.schema, shape.table), self._condition(chunk, _keys(shape))
+            sql.Identifier(shape.schema, shape.table), self._condition(chunk, self._order(shape))
         )
         with self._translated():
             self.conn.execute(query)
@@ -169,7 +168,7 @@ class KeyedTable:
         query = sql.SQL("SELECT {} FROM ONLY {} WHERE {}").format(
             sql.SQL(", ").join(sql.Identifier(column.name) for column in shape.columns),
             sql.Identifier(shape.schema, shape.table),
-            self._condition(chunk, _keys(shape)),
+            self._condition(chunk, self._order(shape)),
         )
         parts, size = [pa.array([], TEXT_LIST)], 0
         # Whoever leaves early ends the session: the thread that receives has to stop before.
@@ -181,25 +180,26 @@ class KeyedTable:
                     raise ChunkTooLarge
         return ReadRows(shape, pa.concat_arrays(parts), Visibility.parse(row[0]), row[1])
 
-    def _condition(self, chunk: Chunk, keys: Sequence[Column]) -> sql.Composable:
+    def _order(self, shape: Shape) -> KeyOrder:
+        with self._translated():
+            return KeyOrder.of(self.conn, shape)
+
+    def _condition(self, chunk: Chunk, order: KeyOrder) -> sql.Composable:
         assert self._published is not None, "the layout is read first"
-        first = keys[:1]
         parts: list[sql.Composable] = []
         if chunk.keys is not None:
-            values = sql.SQL(", ").join(_row(keys, key) for key in chunk.keys)
-            parts.append(sql.SQL("{} IN ({})").format(_names(keys), values))
+            parts.append(order.among(chunk.keys))
         if chunk.low is not None:
-            parts.append(sql.SQL("{} > {}").format(_names(keys), _row(keys, chunk.low)))
+            parts.append(order.compared(">", chunk.low))
         if chunk.high is not None:
-            parts.append(sql.SQL("{} <= {}").format(_names(keys), _row(keys, chunk.high)))
+            parts.append(order.compared("<=", chunk.high))
         if self.limits.low is not None:
-            parts.append(sql.SQL("{} >= {}").format(_names(first), _row(first, (self.limits.low,))))
+            parts.append(order.compared(">=", (self.limits.low,)))
         if self.limits.high is not None:
-            high = _row(first, (self.limits.high,))
-            parts.append(sql.SQL("{} <= {}").format(_names(first), high))
+            parts.append(order.compared("<=", (self.limits.high,)))
         parts += [
             # Text of the user's own, or of the catalog's; a comment in it ends with its line.
-            sql.SQL("({}\n)").format(_verbatim(condition))
+            sql.SQL("({}\n)").format(verbatim(condition))
             for condition in (self.limits.where, self._published.row_filter)
             if condition is not None
         ]
@@ -227,24 +227,3 @@ def keyless(table: str) -> SourceError:
         detail="Rows that are read again could not be told from those that are there.",
         hint=f"Stop the capture, then run: pgtide snapshot --tables {table}",
     )
-
-
-def _keys(shape: Shape) -> list[Column]:
-    return [shape.columns[index] for index in shape.keys]
-
-
-def _names(keys: Sequence[Column]) -> sql.Composed:
-    return sql.SQL("({})").format(sql.SQL(", ").join(sql.Identifier(key.name) for key in keys))
-
-
-def _row(keys: Sequence[Column], texts: Sequence[str]) -> sql.Composed:
-    typed = [
-        sql.SQL("{}::{}").format(sql.Literal(text), _verbatim(key.type_name))
-        for key, text in zip(keys, texts, strict=True)
-    ]
-    return sql.SQL("({})").format(sql.SQL(", ").join(typed))
-
-
-def _verbatim(text: str) -> sql.SQL:
-    """SQL that somebody else wrote, as it stands."""
-    return sql.SQL(text)  # type: ignore[arg-type, unused-ignore]

@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pgtide.snapshot.key_chunks import Chunk, Key, KeyedTable
+from pgtide.snapshot.key_chunks import Chunk, KeyedTable
+from pgtide.snapshot.key_order import Key
 
 FIRST_ROWS = 1_000  # of the first chunk: nobody knows yet how wide the rows are
 GROWTH = 4  # from one chunk to the next, at most

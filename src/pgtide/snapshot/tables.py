@@ -19,6 +19,7 @@ from pgtide.errors import PrivilegeMissing
 from pgtide.postgres.catalog import read_layouts, selects
 from pgtide.postgres.connection import SqlConnection
 from pgtide.postgres.published import read_published
+from pgtide.postgres.references import parents_first, read_references
 from pgtide.shape import Shape
 
 SHOWN = 10  # tables that an error names
@@ -129,7 +130,7 @@ def select_tables(
             chosen.append(Copied(part.of(shape), (), part.row_filter, condition))
         else:
             others.append(shape)
-    tables = _with_heaps(conn, chosen)
+    tables = _parents_first(conn, _with_heaps(conn, chosen))
     read = {heap.name for table in tables for heap in table.heaps}
     roots = {shape.root_oid for shape in layouts.values()}
     left_out = [
@@ -141,6 +142,19 @@ def select_tables(
         if all(each.matches(schema, table) for each in patterns):
             left_out.append(f"{kind} {schema}.{table}")
     return Selection(tuple(tables), tuple(others), tuple(left_out))
+
+
+def _parents_first(conn: SqlConnection, tables: Sequence[Copied]) -> list[Copied]:
+    """The tables in the order in which a target with foreign keys can take them, part by part."""
+    family = {table.shape.oid: table.shape.root_oid or table.shape.oid for table in tables}
+    family |= {root: root for root in family.values()}
+    references = [
+        (family[child], family[parent])
+        for child, parent in read_references(conn, list(family))
+        if family[child] != family[parent]
+    ]
+    place = {oid: n for n, oid in enumerate(parents_first(family.values(), references))}
+    return sorted(tables, key=lambda table: place[family[table.shape.oid]])
 
 
 def _with_heaps(conn: SqlConnection, tables: Sequence[Copied]) -> list[Copied]:

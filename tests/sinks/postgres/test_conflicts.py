@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from pgtide.cli import run_command as pgtide
 from pgtide.errors import TargetError
 from tests.sinks.postgres.replicas import PIPELINE, Replica
 
@@ -45,6 +50,48 @@ def test_conflicts_are_listed(replica: Replica, way: str) -> None:
         (PIPELINE, "t", "delete_missing", way, {"id": "2"}),
         (PIPELINE, "t", "insert_exists", way, {"id": "7"}),
     ]
+
+
+def test_status_counts_what_was_not_taken(
+    replica: Replica, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Conflicts by table and DDL by reason; not DDL that a parked table will have later."""
+    file = tmp_path / "pgtide.json"
+    settings = replica.captured.settings
+    sink = {"type": "postgres", "url": replica.target.url}
+    file.write_text(json.dumps({**settings, "pipelines": {PIPELINE: {"sink": sink}}}, default=str))
+
+    def status(*options: str) -> str:
+        pgtide(["-c", str(file), *options, "status"])
+        return capsys.readouterr().out
+
+    def target() -> dict[str, Any]:
+        (pipeline,) = json.loads(status("--json"))["pipelines"]
+        found: dict[str, Any] = pipeline["target"]
+        return found
+
+    prepare(replica)
+    assert target() == {"conflicts": {}, "left_out": {}}
+    replica.captured.run("CREATE INDEX i ON t (v);\n")
+    replica.captured.run("CREATE TABLE IF NOT EXISTS t (id int);\n")
+    for _ in range(2):
+        replica.follow(on_conflict="keep", ddl=["*", "!index"])
+        found = target()
+        assert found["conflicts"] == {"public.t": 3}
+        assert found["left_out"] == {
+            "it did nothing (IF EXISTS, IF NOT EXISTS)": 1,
+            "kind index is not selected": 1,
+        }
+    text = status()
+    assert "! pipeline replica: 3 conflicts in public.t, listed in pgtide.conflicts" in text
+    assert "DDL left out: 1 (it did nothing (IF EXISTS, IF NOT EXISTS)), 1 (kind index" in text
+    replica.target.execute("ALTER TABLE t ADD CONSTRAINT small CHECK (id < 100)")
+    replica.captured.run("INSERT INTO t VALUES (100, '');\nALTER TABLE t ADD COLUMN w int;\n")
+    assert replica.follow({"on_error": "park"}).parked
+    assert sum(target()["left_out"].values()) == 2
+    file.write_text(file.read_text().replace(replica.target.name, "nowhere"))
+    assert "nowhere" in target()["error"]["detail"]
+    assert "! pipeline replica: the target of pipeline replica" in status()
 
 
 def test_a_refused_table_is_parked(replica: Replica) -> None:

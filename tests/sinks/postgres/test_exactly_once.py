@@ -77,3 +77,30 @@ def test_rows_of_a_snapshot(
     database.execute("UPDATE t SET id = -id WHERE id < 20; INSERT INTO bag VALUES (1, '')")
     replica.follow(consistency=consistency)
     replica.check_equal("t", "bag", "g")
+
+
+def test_foreign_keys_are_there_before_a_snapshot_of_several_batches(
+    spark: SparkSession, database: Database, target: Database, make_captured: MakeCaptured
+) -> None:
+    """Rows that others refer to come first, whatever the tables were made or named like."""
+    script = """CREATE TABLE a_line (id int PRIMARY KEY, ordered int, doc text);
+        CREATE TABLE b_order (id int, at int, doc text, PRIMARY KEY (id, at))
+            PARTITION BY LIST (at);
+        CREATE TABLE b_order_1 PARTITION OF b_order FOR VALUES IN (1);
+        CREATE TABLE c_customer (id int PRIMARY KEY, doc text);
+        ALTER TABLE a_line ADD at int DEFAULT 1,
+            ADD FOREIGN KEY (ordered, at) REFERENCES b_order;
+        ALTER TABLE b_order ADD FOREIGN KEY (id) REFERENCES c_customer;"""
+    for each in (database, target):
+        each.execute(script)
+    doc = "(SELECT string_agg(md5((n * 20 + m)::text), '') FROM generate_series(1, 20) m)"
+    doc += " FROM generate_series(1, 3000) n"
+    database.execute(f"INSERT INTO c_customer SELECT n, {doc}")
+    database.execute(f"INSERT INTO b_order SELECT n, 1, {doc}")
+    database.execute(f"INSERT INTO a_line SELECT n, n, {doc}")
+    captured = make_captured(snapshot="initial")
+    take(captured, spark, chunk_bytes="64kB")
+    replica = Replica(spark, captured, target)
+    state = replica.follow({"batch": "1MB"})
+    assert state.batches > 3
+    replica.check_equal("a_line", "b_order", "c_customer")

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.fixtures.capture import MakeCaptured
+from tests.fixtures.databases import Database
 from tests.sinks.postgres.replicas import Replica
+from tests.snapshot.taking import take
 
 TYPES = """CREATE TYPE mood AS ENUM ('sad', 'it''s "ok"');
 CREATE TYPE pair AS (a int, b text);
@@ -28,6 +34,20 @@ INSERT INTO v VALUES (1, true, -32768, 9223372036854775807, 'NaN', '-Infinity', 
 INSERT INTO v (id, f8, n, t, ts, qc) VALUES (2, -0.0, 1e-20, 'ü€𝄞', '0044-03-15 BC', '\\377');
 UPDATE v SET e = 'sad', tv = 'z' WHERE id = 1;
 """
+VECTORS = """CREATE TABLE e (id int PRIMARY KEY, v vector(3), vs vector[], h halfvec(4),
+    hs halfvec(2)[], s sparsevec(5), ss sparsevec[], large vector, n int);
+CREATE TABLE k (v vector(2) PRIMARY KEY, s sparsevec(3));
+CREATE TABLE bag (v vector, h halfvec, s sparsevec);
+ALTER TABLE bag REPLICA IDENTITY FULL;
+"""
+VECTOR_ROWS = """INSERT INTO e VALUES (1, '[1,-0,3.4028235e38]',
+    '{"[1]",NULL,"[1e-45,2]"}', '[65504,-0,6e-8,0.1]', '{"[1,2]"}', '{1:1.5,5:-2}/5',
+    '{"{}/3",NULL}', (SELECT array_agg(sin(n)) FROM generate_series(1, 3000) n)::real[]::vector);
+INSERT INTO e VALUES (2, NULL, '{}', NULL, NULL, '{}/5', '[0:0]={"{2:7}/2"}', NULL);
+INSERT INTO e (id) VALUES (3);
+INSERT INTO k VALUES ('[1,2]', NULL), ('[1,2.5]', '{3:1}/3'), ('[0,0]', '{}/3');
+INSERT INTO bag VALUES ('[1,2]', '[3]', NULL), ('[1,2]', '[3]', NULL), (NULL, NULL, '{1:1}/9');
+"""
 
 
 def test_every_type(replica: Replica) -> None:
@@ -38,6 +58,53 @@ def test_every_type(replica: Replica) -> None:
     replica.captured.run("UPDATE v SET id = id + 10;\nDELETE FROM v WHERE id = 10;\n")
     replica.follow()
     replica.check_equal("v")
+
+
+def test_vectors(
+    spark: SparkSession, database: Database, target: Database, make_captured: MakeCaptured
+) -> None:
+    """The types of pgvector, some too large for their row, read and streamed."""
+    available = "SELECT name FROM pg_available_extensions WHERE name = 'vector'"
+    if not database.execute(available):
+        pytest.skip("this server has no pgvector")
+    for each in (database, target):
+        each.execute("CREATE SCHEMA ext; CREATE EXTENSION vector SCHEMA ext")
+        each.execute(f"SET search_path = public, ext; {VECTORS}")
+    database.execute(f"SET search_path = public, ext; {VECTOR_ROWS}")
+    captured = make_captured(snapshot="initial")
+    take(captured, spark)
+    replica = Replica(spark, captured, target)
+    replica.follow()
+    replica.check_equal("e", "k", "bag")
+    captured.run(
+        """SET search_path = public, ext;
+INSERT INTO e SELECT id + 10, v, vs, h, hs, s, ss, large FROM e;
+UPDATE e SET n = 5, v = '[0,3,4]' WHERE id = 1;
+UPDATE e SET s = '{2:-0.5}/5', ss = NULL WHERE id = 2;
+UPDATE k SET v = '[9,9]' WHERE v = '[1,2]';
+DELETE FROM k WHERE v = '[0,0]';
+DELETE FROM bag WHERE ctid = (SELECT min(ctid) FROM bag);
+UPDATE bag SET h = '[1,1]' WHERE v IS NULL;
+"""
+    )
+    replica.follow()
+    replica.check_equal("e", "k", "bag")
+    captured.run(
+        """SET search_path = public, ext;
+CREATE INDEX near ON e USING hnsw (v vector_l2_ops);
+UPDATE e SET n = 6 WHERE id = 11;
+DROP INDEX near;
+ALTER TABLE e ALTER v TYPE halfvec(3) USING l2_normalize(v), ALTER h TYPE vector(4);
+ALTER TABLE e ALTER s TYPE vector(5);
+INSERT INTO e (id, v, h, s) VALUES (20, '[1,2,3]', '[1,2,3,4]', '[0,0,0,0,1]');
+UPDATE e SET n = 7 WHERE id = 11;
+CREATE TABLE made (id int PRIMARY KEY, v vector(1) DEFAULT '[7]', a halfvec[]);
+INSERT INTO made (id) VALUES (1);
+ALTER TABLE made ADD COLUMN w sparsevec(2) DEFAULT '{1:3}/2';
+"""
+    )
+    replica.follow()
+    replica.check_equal("e", "k", "bag", "made")
 
 
 def test_masked_values_are_nowhere(replica: Replica) -> None:

@@ -8,6 +8,8 @@ from pgtide.config.sinks import DeltaSettings
 from pgtide.pipeline.batch import Batch
 from pgtide.pipeline.parallel import Failure, Writers
 from pgtide.pipeline.steps import TableWork
+from pgtide.rules import TableRules
+from pgtide.sinks import Mark
 from pgtide.sinks.delta.history import HistoryTable
 from pgtide.sinks.delta.lake_table import LakeTable
 from pgtide.sinks.delta.mirror_table import MirrorTable
@@ -48,6 +50,9 @@ class DeltaSink:
         named = {failure.work.name for failure in refused}
         work = [each for each in batch.work if each.name not in named]
         return [*refused, *self._writers.run(work, apply)]
+
+    def reached(self, mark: Mark, table: TableRules | None = None) -> None:
+        """Tables and rows tell what they have."""
 
     def close(self) -> None:
         self._writers.close()

@@ -36,15 +36,18 @@ def store_after_rows(connection: SqlConnection, pipeline: str, statements: Seque
         )
 
 
-def run_after_rows(connection: SqlConnection, pipeline: str) -> int:
+def run_after_rows(connection: SqlConnection, pipeline: str, *, parked: bool = False) -> int:
     """Run what waits for the rows, in the caller's transaction; how many statements that were.
 
-    Raises TargetError for a statement that fails: the transaction is then lost.
+    While tables are parked, what looks at rows of other tables goes on waiting. Raises TargetError
+    for a statement that fails: the transaction is then lost.
     """
     rows = connection.execute(
         "SELECT ordinal, statement FROM pgtide.after_rows WHERE pipeline = %s ORDER BY ordinal",
         [pipeline],
     ).fetchall()
+    if parked:
+        rows = [row for row in rows if not _looks_elsewhere(row[1])]
     if not rows:
         return 0
     before = set_locally(connection, SETTINGS)
@@ -61,9 +64,25 @@ def run_after_rows(connection: SqlConnection, pipeline: str) -> int:
                 "Correct it at the target, then run: pgtide run. To do without it, at the "
                 f"target: {delete.as_string(None)}",
             ) from exc
-    connection.execute("DELETE FROM pgtide.after_rows WHERE pipeline = %s", [pipeline])
+    connection.execute(
+        "DELETE FROM pgtide.after_rows WHERE pipeline = %s AND ordinal = ANY (%s)",
+        [pipeline, [ordinal for ordinal, _ in rows]],
+    )
     set_locally(connection, before)
     return len(rows)
+
+
+def _looks_elsewhere(statement: str) -> bool:
+    """Whether a statement is about rows of other tables: a foreign key, a materialized view's."""
+    try:
+        node: Any = parse_sql(statement)[0].stmt
+    except (ParseError, IndexError):
+        return False
+    if isinstance(node, ast.RefreshMatViewStmt):
+        return True
+    commands = node.cmds or () if isinstance(node, ast.AlterTableStmt) else ()
+    added = [cmd.def_ for cmd in commands if isinstance(cmd.def_, ast.Constraint)]
+    return any(constraint.pktable is not None for constraint in added)
 
 
 def set_locally(connection: SqlConnection, settings: dict[str, str]) -> dict[str, str]:

@@ -8,7 +8,6 @@ unit is done again, event by event (``ordered``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -19,15 +18,15 @@ from pgtide.config.sinks import PostgresSettings
 from pgtide.errors import TargetError
 from pgtide.pipeline.batch import Batch
 from pgtide.postgres.connection import SqlConnection
+from pgtide.postgres.references import parents_first, read_references
 from pgtide.sinks.postgres.failures import TableRefused
 from pgtide.sinks.postgres.staged_rows import StagedRows, TableRows
 from pgtide.sinks.postgres.stages import Stage
-from pgtide.sinks.postgres.statements import Statements, counting, staged
+from pgtide.sinks.postgres.statements import Chosen, Statements, counting
 from pgtide.sinks.postgres.target_tables import (
     TargetTable,
     disable_triggers,
     missing_table,
-    parents_first,
     read_tables,
     unlocked,
 )
@@ -71,15 +70,15 @@ class Applier:
     connection: SqlConnection
     batch: Batch
     rows: StagedRows
-    loads: Sequence[int]
+    chosen: Chosen
     settings: PostgresSettings
     _quiet: set[int] = field(default_factory=set)
 
     def apply(self, segment: int) -> None:
         """Bring the rows of a segment into their tables."""
         work = self.staged(segment)
-        tables = list({one.table.oid: one.table for one in work}.values())
-        order = [table.oid for table in parents_first(self.connection, tables)]
+        tables = sorted({one.table.oid for one in work})
+        order = parents_first(tables, read_references(self.connection, tables))
         work.sort(key=lambda one: order.index(one.table.oid))
         for one in work:
             self._fill(one)
@@ -98,7 +97,7 @@ class Applier:
             if target is None:
                 raise missing_table(table.rules.target, self.batch.mark.pipeline)
             self._quieten(target)
-            chosen = staged(self.loads, segment)
+            chosen = self.chosen.of(stage, segment)
             statements = Statements(stage, target, bool(table.traits.unsent), chosen)
             lenient = self.batch.completes(table.layout, self.batch.census.low)
             found.append(Staged(statements, counts, lenient))
@@ -113,7 +112,7 @@ class Applier:
         """By segment, what each stage holds; asked once, since there may be many of both."""
         found: dict[int, list[tuple[Stage, TableRows, Counts]]] = {}
         for stage, table in self.rows.stages.values():
-            for segment, *counts in self._run(counting(stage, self.loads)).fetchall():
+            for segment, *counts in self._run(counting(stage, self.chosen)).fetchall():
                 item = (stage, table, Counts(*map(int, counts)))
                 found.setdefault(segment, []).append(item)
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.resources import files
+from typing import Literal
 
 from pgtide.errors import TargetError
 from pgtide.position import Lsn, Position
@@ -13,16 +14,18 @@ SCHEMA = "pgtide"
 
 def prepare(connection: SqlConnection) -> None:
     """Make the tables of ``bookkeeping.sql``, unless they are there."""
-    row = connection.execute("SELECT to_regclass('pgtide.after_rows') IS NOT NULL").fetchone()
+    row = connection.execute("SELECT to_regclass('pgtide.ranges') IS NOT NULL").fetchone()
     if row is None or not row[0]:
         script = files("pgtide.sinks.postgres").joinpath("bookkeeping.sql").read_bytes()
         connection.execute(script)
 
 
-def read_progress(connection: SqlConnection, pipeline: str, *, lock: bool = False) -> Position:
+def read_progress(
+    connection: SqlConnection, pipeline: str, lock: Literal["", "FOR SHARE", "FOR UPDATE"] = ""
+) -> Position:
     """The last position that is in the target; the very first when there is none."""
-    query = "SELECT lsn::text, seq FROM pgtide.progress WHERE pipeline = %s"
-    row = connection.execute(query + (" FOR UPDATE" if lock else ""), [pipeline]).fetchone()
+    query = "SELECT lsn::text, seq FROM pgtide.progress WHERE pipeline = %s "
+    row = connection.execute((query + lock).encode(), [pipeline]).fetchone()
     return Position(Lsn(0)) if row is None else Position(Lsn.parse(row[0]), row[1])
 
 
@@ -49,14 +52,15 @@ def lock_progress(connection: SqlConnection, pipeline: str, log: str) -> Positio
     return Position(Lsn.parse(row[0]), row[1])
 
 
-def tables_ahead(connection: SqlConnection, pipeline: str) -> bool:
-    """Whether some tables on their own have come further than the pipeline as a whole."""
-    row = connection.execute(
-        "SELECT EXISTS (SELECT FROM pgtide.progress t JOIN pgtide.progress p ON p.pipeline = %s"
-        " WHERE starts_with(t.pipeline, %s) AND (t.lsn, t.seq) > (p.lsn, p.seq))",
+def tables_ahead(connection: SqlConnection, pipeline: str) -> set[Lsn]:
+    """Where tables on their own are that have come further than the pipeline as a whole."""
+    found = connection.execute(
+        "SELECT t.lsn::text FROM pgtide.progress t LEFT JOIN pgtide.progress p ON p.pipeline = %s"
+        " WHERE starts_with(t.pipeline, %s)"
+        " AND (t.lsn, t.seq) > (coalesce(p.lsn, '0/0'), coalesce(p.seq, 0))",
         [pipeline, table_scope(pipeline, "")],
-    ).fetchone()
-    return row == (True,)
+    ).fetchall()
+    return {Lsn.parse(lsn) for (lsn,) in found}
 
 
 def table_scope(pipeline: str, tables: str) -> str:

@@ -70,3 +70,25 @@ CREATE TABLE IF NOT EXISTS pgtide.after_rows (
     statement text NOT NULL,
     PRIMARY KEY (pipeline, ordinal)
 );
+
+-- DDL of the source that was not replayed here, and why.
+CREATE TABLE IF NOT EXISTS pgtide.left_out (
+    pipeline text NOT NULL,
+    lsn pg_lsn NOT NULL,
+    seq bigint NOT NULL,
+    tag text NOT NULL,
+    reason text NOT NULL,
+    noted_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (pipeline, lsn, seq)
+);
+
+-- Ranges of a table's keys that are ahead of the table, up to and including this position. Written
+-- in the same transaction as their rows, and gone when the table is there too.
+CREATE TABLE IF NOT EXISTS pgtide.ranges (
+    pipeline text NOT NULL,
+    "table" text NOT NULL, -- of the source, with its schema
+    range int NOT NULL,
+    lsn pg_lsn NOT NULL,
+    seq bigint NOT NULL,
+    PRIMARY KEY (pipeline, "table", range)
+);

@@ -20,7 +20,10 @@ from pgtide.sinks.postgres.ddl_kinds import DdlKinds
 from pgtide.sinks.postgres.ddl_names import Names
 from pgtide.sinks.postgres.ddl_payload import root_of
 from pgtide.sinks.postgres.ddl_run import run_ddl
+from pgtide.sinks.postgres.tallies import note_left_out
 from pgtide.spark.layout import TableName
+
+SKIPPED = "pgtide skip"
 
 logger = logging.getLogger(__name__)
 
@@ -60,12 +63,21 @@ class Commands:
     def run(self, connection: SqlConnection, at: Position) -> None:
         """Do it, in the open transaction."""
         replay = self.replays.get(at)
-        if replay is None:
+        mark = next(mark for mark in self.batch.census.marks if mark.at == at)
+        if at in self.left_out:
+            self._leave_out(connection, mark, SKIPPED)
+        elif replay is not None and replay.skipped:
+            self._leave_out(connection, mark, replay.skipped)
+        elif replay is not None:
+            run_ddl(connection, replay, self._place(at))
+
+    def _leave_out(self, connection: SqlConnection, mark: Mark, reason: str) -> None:
+        """Say so; not of what tables that are parked will have when they are resumed."""
+        if self._concerns(mark, self.batch.parked):
             return
-        if replay.skipped:
-            logger.info("%s at %s is left out: %s", replay.payload.tag, at, replay.skipped)
-            return
-        run_ddl(connection, replay, self._place(at))
+        tag = str(mark.payload.get("tag") or "DDL")
+        logger.info("%s at %s is left out: %s", tag, mark.at, reason)
+        note_left_out(connection, self.batch.mark.pipeline, mark.at, tag, reason)
 
     def _place(self, at: Position) -> Place:
         return Place(self.batch.mark.pipeline, at)
@@ -73,13 +85,14 @@ class Commands:
     @property
     def _marks(self) -> list[Mark]:
         marks = [mark for mark in self.batch.census.marks if mark.op == "ddl"]
-        return [mark for mark in marks if self.batch.only is None or self._concerns(mark)]
+        only = self.batch.only  # tables that catch up: all others had it long ago
+        return [mark for mark in marks if only is None or self._concerns(mark, only)]
 
-    def _concerns(self, mark: Mark) -> bool:
-        """Whether a command is about tables that catch up; all others had it long ago."""
+    def _concerns(self, mark: Mark, tables: frozenset[str]) -> bool:
+        """Whether a command is about some of these tables."""
         items = (*mark.payload.get("objects", ()), *mark.payload.get("dropped", ()))
         names = {".".join(root_of(item)) for item in items if item.get("name")}
-        return bool(names & (self.batch.only or frozenset()))
+        return bool(names & tables)
 
     def _first_rows(self, lsns: set[Lsn], relations: set[int]) -> dict[tuple[Lsn, int], Position]:
         """In some transactions, where the first row of each relation stands."""

@@ -2,7 +2,8 @@
 
 What runs on an executor gets batches of Arrow and hands their bytes to COPY. A task is one
 transaction with a number of its own, which the driver learns only when the task has succeeded.
-What fails comes back as a value: through Spark's own exceptions it would arrive as a text.
+What fails comes back as a value: through Spark's own exceptions it would arrive as a text. Of rows
+that the target refuses it is the first one, with its key.
 """
 
 from __future__ import annotations
@@ -21,9 +22,16 @@ from pyspark.sql import DataFrame
 
 from pgtide.errors import PgtideError
 from pgtide.postgres.connection import SqlConnection
-from pgtide.sinks.postgres.failures import target_error
+from pgtide.sinks.postgres.failures import is_of_a_row, target_error
+from pgtide.sinks.postgres.refused_lines import (
+    Destination,
+    LineRefused,
+    fields_of,
+    find_refused,
+    send,
+)
 from pgtide.sinks.postgres.session import connect_target
-from pgtide.sinks.postgres.stages import LOAD
+from pgtide.sinks.postgres.stages import LOAD, position_of
 from pgtide.spark.arrow_tasks import map_in_arrow
 
 FLUSH_BYTES = 4 << 20  # of one stage, before they are sent
@@ -44,14 +52,18 @@ class Copier:
     """Callable on the batches of a partition. It holds secrets: part of a task's closure only."""
 
     url: str = field(repr=False)
-    commands: Mapping[int, str]  # by stage
+    destinations: Mapping[int, Destination]  # by stage
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         load, rows, failure = secrets.randbits(62), 0, b""
         try:
             with worker_session(self.url) as connection, connection.transaction():
                 connection.execute("SELECT set_config(%s, %s, true)", [LOAD, str(load)])
-                rows = copy_lines(connection, batches, self.commands)
+                rows = copy_lines(connection, batches, self.destinations)
+        except LineRefused as refused:
+            position = position_of(fields_of(refused.line))
+            destination = self.destinations[refused.stage]
+            failure = pickle.dumps(destination.refusal(refused.line, position, refused.error))
         except psycopg.Error as error:
             failure = pickle.dumps(target_error(error, "rows are staged"))
         except PgtideError as error:
@@ -59,9 +71,14 @@ class Copier:
         yield outcome(load, rows, failure)
 
 
-def stage_lines(lines: DataFrame, url: str, commands: Mapping[int, str]) -> tuple[list[int], int]:
-    """Copy lines into their stages; the loads that count, and how many rows they have."""
-    return finished(map_in_arrow(lines, Copier(url, dict(commands)), RESULT))
+def stage_lines(
+    lines: DataFrame, url: str, destinations: Mapping[int, Destination]
+) -> tuple[list[int], int]:
+    """Copy lines into their stages; the loads that count, and how many rows they have.
+
+    TableRefused for a row that the target does not take, be it in a stage.
+    """
+    return finished(map_in_arrow(lines, Copier(url, dict(destinations)), RESULT))
 
 
 def outcome(load: int, rows: int, failure: bytes) -> pa.RecordBatch:
@@ -79,26 +96,58 @@ def finished(tasks: DataFrame) -> tuple[list[int], int]:
 
 
 def copy_lines(
-    connection: SqlConnection, batches: Iterable[pa.RecordBatch], commands: Mapping[int, str]
+    connection: SqlConnection,
+    batches: Iterable[pa.RecordBatch],
+    destinations: Mapping[int, Destination],
 ) -> int:
-    """Send each line where it belongs; how many that were."""
-    waiting: dict[int, list[memoryview]] = {}
-    sizes: dict[int, int] = {}
+    """Send each line where it belongs; how many that were. Batches have stages and lines."""
+    waiting: dict[int, _Lines] = {}
     rows = 0
     for batch in batches:
         stages, lines = batch.column(0), batch.column(1)
         rows += len(lines)
         for one in pc.unique(stages):
             stage: int = one.as_py()
-            text = _bytes(lines.filter(pc.equal(stages, one)))
-            waiting.setdefault(stage, []).append(text)
-            sizes[stage] = sizes.get(stage, 0) + len(text)
-            if sizes[stage] >= FLUSH_BYTES:
-                _send(connection, commands[stage], waiting.pop(stage))
-                sizes[stage] = 0
-    for stage, texts in waiting.items():
-        _send(connection, commands[stage], texts)
+            mine = waiting.setdefault(stage, _Lines(stage, destinations[stage].command))
+            mine.add(connection, lines.filter(pc.equal(stages, one)))
+    for mine in waiting.values():
+        mine.flush(connection)
     return rows
+
+
+@dataclass
+class _Lines:
+    """Lines of one stage on their way."""
+
+    stage: int
+    command: str
+    sent: int = 0  # lines
+    size: int = 0  # bytes that wait
+    waiting: list[pa.Array[Any]] = field(default_factory=list)
+
+    def add(self, connection: SqlConnection, lines: pa.Array[Any]) -> None:
+        self.waiting.append(lines)
+        self.size += len(_bytes(lines))
+        if self.size >= FLUSH_BYTES:
+            self.flush(connection)
+
+    def flush(self, connection: SqlConnection) -> None:
+        """Send what waits; LineRefused for a line that the target does not take."""
+        if not self.waiting:
+            return
+        try:
+            send(connection, self.command, map(_bytes, self.waiting))
+        except psycopg.Error as error:
+            if not is_of_a_row(error):
+                raise
+            lines = [line.as_py().encode() for text in self.waiting for line in text]
+            found = find_refused(connection, self.command, lines)
+            if found is None:
+                raise
+            number, why = found
+            raise LineRefused(self.stage, self.sent + number, lines[number], why) from error
+        self.sent += sum(map(len, self.waiting))
+        self.waiting, self.size = [], 0
 
 
 def _bytes(lines: Any) -> memoryview:
@@ -106,12 +155,6 @@ def _bytes(lines: Any) -> memoryview:
     text = lines.buffers()[2]
     assert text is not None, "a line is not empty"
     return memoryview(text)[: pc.sum(pc.binary_length(lines)).as_py()]
-
-
-def _send(connection: SqlConnection, command: str, texts: Iterable[memoryview]) -> None:
-    with connection.cursor() as cursor, cursor.copy(command.encode()) as copy:
-        for text in texts:
-            copy.write(text)
 
 
 @contextmanager

@@ -1,22 +1,39 @@
-"""What a target answers, as errors of ours: terminal or not, without row values."""
+"""What a target answers, as errors of ours: terminal or not, without row values but keys."""
 
 from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import psycopg
 
 from pgtide.errors import PgtideError, TargetError, TargetUnavailable
-from pgtide.spark.layout import TableName
+from pgtide.position import Position
+
+if TYPE_CHECKING:
+    from pgtide.spark.layout import TableName  # Spark comes with it, and takes its time
 
 # Connection, insufficient resources, operator intervention, system error; deadlock,
 # serialization, a lock that is not to be had; disk full is among them.
 _TRANSIENT = ("08", "53", "57", "58", "40", "55P03")
 
 
+# Data that a type does not hold, constraints, limits (of an index's rows), what triggers raise.
+_OF_ROWS = ("22", "23", "54", "P0")
+_CONFLICTS = {
+    "insert_exists": "a row that was inserted is there already",
+    "update_missing": "a row that was changed is not there",
+    "delete_missing": "a row that was deleted is not there",
+    "not_whole": "a row is not there, and its change does not carry all of its values",
+}
+
+
 class TableRefused(Exception):
     """A row of one table that the target does not take."""
 
-    def __init__(self, table: TableName, error: TargetError) -> None:
-        super().__init__(str(error))
+    def __init__(self, table: TableName, error: PgtideError) -> None:
+        super().__init__(table, error)  # as they are: it comes pickled from tasks
         self.table = table
         self.error = error
 
@@ -46,9 +63,34 @@ def is_transient(error: psycopg.Error) -> bool:
     return not state or state.startswith(_TRANSIENT)
 
 
-def is_integrity(error: psycopg.Error) -> bool:
-    """Whether a constraint was violated, maybe only because of the order of changes."""
-    return (error.sqlstate or "").startswith("23")
+def is_of_a_row(error: psycopg.Error) -> bool:
+    """Whether a row was refused; by a constraint maybe only because of the order of changes."""
+    return (error.sqlstate or "").startswith(_OF_ROWS)
+
+
+def row_refused(
+    table: TableName,
+    position: Position,
+    key: Mapping[str, str | None],
+    kind: str,
+    constraint: str | None = None,
+) -> TableRefused:
+    """What is wrong with a row, by its key; no other values. ``kind``: a conflict, or SQLSTATE."""
+    name = f"In {'.'.join(table)}"
+    where = f"{name}, key {json.dumps(key, ensure_ascii=False, sort_keys=True)}" if key else name
+    if kind in _CONFLICTS:
+        error = TargetError(
+            f"the target: {_CONFLICTS[kind]}",
+            detail=f"{where}, at {position}.",
+            hint="Set on_conflict to apply or keep, or correct the row and run: pgtide run",
+        )
+    else:
+        error = TargetError(
+            "the target refuses a row" + (f" by constraint {constraint}" if constraint else ""),
+            detail=f"{where}, at {position}, SQLSTATE {kind}.",
+            hint="Correct the constraint or the row at the target, then run: pgtide run",
+        )
+    return TableRefused(table, error)
 
 
 def _fact(error: psycopg.Error) -> str:

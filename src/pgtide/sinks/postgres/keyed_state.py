@@ -83,7 +83,8 @@ def compacted(events: DataFrame, tables: Keys, *, moves: bool) -> DataFrame:
         events = events.selectExpr(*where, *row)
     newest = "max(struct(lsn, seq, part, shape, op, text)) AS newest"
     first = "min(struct(lsn, seq, part, known)) AS first"
-    grouped = events.groupBy("segment", "owner", "key").agg(F.expr(newest), F.expr(first))
+    # The key first: Spark sorts by the first bytes of the first column, which tell rows apart.
+    grouped = events.groupBy("key", "owner", "segment").agg(F.expr(newest), F.expr(first))
     state = grouped.select("segment", "newest.*", "first.known").selectExpr(
         "segment", "shape AS stage", "op", "text", "lsn", "seq", "known", *_NOTHING
     )

@@ -3,14 +3,15 @@
 Each task is a transaction that also notes which positions it has brought: a task that runs again,
 or a batch that comes again, brings what is not noted yet. So every row is there once, although
 the rows of a snapshot become visible piece by piece. A driver that begins opens a new epoch, and
-tasks of the one before find that theirs is over.
+tasks of the one before find that theirs is over. Notes are the pipeline's, whether its tables are
+written together, side by side or when they were parked: a row has one position in the log.
 """
 
 from __future__ import annotations
 
 import pickle
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,11 +23,11 @@ from psycopg import sql
 from pyspark.sql import DataFrame
 
 from pgtide.errors import PgtideError, TargetUnavailable
-from pgtide.position import Lsn
+from pgtide.position import Lsn, Position
 from pgtide.postgres.connection import SqlConnection
-from pgtide.sinks.postgres.bookkeeping import table_scope
 from pgtide.sinks.postgres.copying import RESULT, copy_lines, finished, outcome, worker_session
 from pgtide.sinks.postgres.failures import target_error
+from pgtide.sinks.postgres.refused_lines import Destination, LineRefused
 from pgtide.spark.arrow_tasks import map_in_arrow
 from pgtide.spark.layout import TableName
 
@@ -36,36 +37,42 @@ Seqs = npt.NDArray[np.int64]
 def open_load(
     connection: SqlConnection, pipeline: str, lsn: Lsn, tables: Sequence[TableName]
 ) -> tuple[int, set[TableName]]:
-    """Begin an epoch; of some tables, those that may be loaded: empty, or being loaded."""
+    """Begin an epoch for those of some tables that are empty, or being loaded; all that are."""
     epoch = secrets.randbits(62)
     with connection.transaction():
-        connection.execute(
-            "UPDATE pgtide.loads SET epoch = %s WHERE pipeline = %s AND lsn = %s",
-            [epoch, pipeline, str(lsn)],
-        )
         query = 'SELECT "schema", "table" FROM pgtide.loads WHERE pipeline = %s AND lsn = %s'
         under_way = set(connection.execute(query, [pipeline, str(lsn)]).fetchall())
         for table in tables:
-            if table in under_way or not _is_empty(connection, table):
-                continue
+            if table in under_way or is_empty(connection, table):
+                connection.execute(
+                    "INSERT INTO pgtide.loads VALUES (%s, %s, %s, %s, %s)"
+                    ' ON CONFLICT (pipeline, lsn, "schema", "table")'
+                    " DO UPDATE SET epoch = excluded.epoch",
+                    [pipeline, str(lsn), *table, epoch],
+                )
+                under_way.add(table)
+    return epoch, under_way
+
+
+def close_load(connection: SqlConnection, pipeline: str, parked: Collection[TableName]) -> None:
+    """Forget what was noted: the snapshot is complete, but for tables that are parked."""
+    query = 'SELECT lsn::text, "schema", "table" FROM pgtide.loads WHERE pipeline = %s'
+    for lsn, *table in connection.execute(query, [pipeline]).fetchall():
+        if tuple(table) not in parked:
             connection.execute(
-                "INSERT INTO pgtide.loads VALUES (%s, %s, %s, %s, %s)",
-                [pipeline, str(lsn), *table, epoch],
+                "DELETE FROM pgtide.loads"
+                ' WHERE pipeline = %s AND lsn = %s AND "schema" = %s AND "table" = %s',
+                [pipeline, lsn, *table],
             )
-            under_way.add(table)
-    return epoch, {table for table in tables if table in under_way}
-
-
-def close_load(connection: SqlConnection, pipeline: str) -> None:
-    """Forget what was noted, also by tables on their own: the snapshot is complete."""
-    whose = [pipeline, table_scope(pipeline, "")]
-    for table in (b"loads", b"loaded"):
-        delete = b"DELETE FROM pgtide." + table
-        connection.execute(delete + b" WHERE pipeline = %s OR starts_with(pipeline, %s)", whose)
+    connection.execute(
+        "DELETE FROM pgtide.loaded d WHERE pipeline = %s AND NOT EXISTS"
+        " (SELECT FROM pgtide.loads l WHERE (l.pipeline, l.lsn) = (d.pipeline, d.lsn))",
+        [pipeline],
+    )
 
 
 def load_lines(lines: DataFrame, loader: Loader) -> int:
-    """Copy lines into their tables; how many that were."""
+    """Copy lines into their tables; how many that were. TableRefused as ``stage_lines``."""
     return finished(map_in_arrow(lines, loader, RESULT))[1]
 
 
@@ -74,20 +81,25 @@ class Loader:
     """Callable on the batches of a partition. It holds secrets: part of a task's closure only."""
 
     url: str = field(repr=False)
-    commands: Mapping[int, str]  # by stage
+    destinations: Mapping[int, Destination]  # by stage
     pipeline: str
-    lsn: str
+    lsn: Lsn
     epoch: int
     role: str  # of the session: ``replica`` looks at no foreign keys
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows, failure = 0, b""
+        brought: list[tuple[Seqs, Seqs]] = []  # stages, and places of their rows
         try:
             with worker_session(self.url) as connection, connection.transaction():
                 done = self._begin(connection)
-                brought: list[Seqs] = []
-                rows = copy_lines(connection, _new(batches, done, brought), self.commands)
-                self._note(connection, _stretches(brought))
+                rows = copy_lines(connection, _new(batches, done, brought), self.destinations)
+                self._note(connection, _stretches([seqs for _, seqs in brought]))
+        except LineRefused as refused:
+            seqs = np.concatenate([seqs[stages == refused.stage] for stages, seqs in brought])
+            position = Position(self.lsn, int(seqs[refused.number]))
+            destination = self.destinations[refused.stage]
+            failure = pickle.dumps(destination.refusal(refused.line, position, refused.error))
         except psycopg.Error as error:
             failure = pickle.dumps(target_error(error, "rows of the snapshot are copied"))
         except PgtideError as error:
@@ -98,24 +110,28 @@ class Loader:
         """The stretches that are there; holds up whoever wants to begin the next epoch."""
         if self.role != "origin":
             connection.execute("SET LOCAL session_replication_role = replica")
-        query = "SELECT epoch FROM pgtide.loads WHERE pipeline = %s AND lsn = %s FOR SHARE"
-        epochs = {row[0] for row in connection.execute(query, [self.pipeline, self.lsn])}
-        if epochs != {self.epoch}:
+        connection.execute("SET CONSTRAINTS ALL IMMEDIATE")  # a row that is refused, not a commit
+        query = (
+            'SELECT "schema", "table" FROM pgtide.loads'
+            " WHERE pipeline = %s AND lsn = %s AND epoch = %s FOR SHARE"
+        )
+        found = connection.execute(query, [self.pipeline, str(self.lsn), self.epoch]).fetchall()
+        if {*found} != {one.table for one in self.destinations.values()}:
             raise TargetUnavailable("somebody else has begun to load the target")
         query = "SELECT first_seq, last_seq FROM pgtide.loaded WHERE pipeline = %s AND lsn = %s"
-        found = connection.execute(query, [self.pipeline, self.lsn]).fetchall()
+        found = connection.execute(query, [self.pipeline, str(self.lsn)]).fetchall()
         return np.array(sorted(found), dtype=np.int64).reshape(-1, 2)
 
     def _note(self, connection: SqlConnection, stretches: list[tuple[int, int]]) -> None:
         with connection.cursor() as cursor:
             cursor.executemany(
                 "INSERT INTO pgtide.loaded VALUES (%s, %s, %s, %s)",
-                [(self.pipeline, self.lsn, first, last) for first, last in stretches],
+                [(self.pipeline, str(self.lsn), first, last) for first, last in stretches],
             )
 
 
 def _new(
-    batches: Iterable[pa.RecordBatch], done: Seqs, brought: list[Seqs]
+    batches: Iterable[pa.RecordBatch], done: Seqs, brought: list[tuple[Seqs, Seqs]]
 ) -> Iterator[pa.RecordBatch]:
     """The rows that are not there yet, as stage and line; notes their places."""
     for batch in batches:
@@ -124,7 +140,7 @@ def _new(
             at = np.searchsorted(done[:, 0], seqs, side="right") - 1
             there = (at >= 0) & (seqs <= done[np.maximum(at, 0), 1])
             batch, seqs = batch.filter(pa.array(~there)), seqs[~there]
-        brought.append(seqs)
+        brought.append((batch.column(0).to_numpy(), seqs))
         yield batch.select([0, 2])
 
 
@@ -139,7 +155,8 @@ def _stretches(brought: list[Seqs]) -> list[tuple[int, int]]:
     return [(int(first), int(last)) for first, last in zip(firsts, lasts, strict=True)]
 
 
-def _is_empty(connection: SqlConnection, table: TableName) -> bool:
+def is_empty(connection: SqlConnection, table: TableName) -> bool:
+    """Whether a table has no rows."""
     query = sql.SQL("SELECT NOT EXISTS (SELECT FROM {})").format(sql.Identifier(*table))
     row: tuple[Any, ...] | None = connection.execute(query).fetchone()
     return row == (True,)

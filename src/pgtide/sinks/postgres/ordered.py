@@ -16,20 +16,11 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from pgtide.errors import TargetError
 from pgtide.position import Lsn, Position
 from pgtide.sinks.postgres.applying import Applier, Staged
 from pgtide.sinks.postgres.event_statements import CONFLICT, EventStatements
-from pgtide.sinks.postgres.failures import TableRefused
-from pgtide.sinks.postgres.statements import staged
+from pgtide.sinks.postgres.failures import TableRefused, row_refused
 from pgtide.sinks.postgres.target_tables import Cascades, read_cascades, unlocked
-
-_CONFLICTS = {
-    "insert_exists": "a row that was inserted is there already",
-    "update_missing": "a row that was changed is not there",
-    "delete_missing": "a row that was deleted is not there",
-    "not_whole": "a row is not there, and its change does not carry all of its values",
-}
 
 _BLOCK = """
 DO $pgtide$
@@ -44,7 +35,8 @@ BEGIN
 {stages}
         END CASE;
     END LOOP;
-EXCEPTION WHEN integrity_constraint_violation OR data_exception THEN
+EXCEPTION WHEN integrity_constraint_violation OR data_exception OR program_limit_exceeded
+        OR plpgsql_error THEN
     DECLARE
         broken text;
         refused jsonb;
@@ -110,10 +102,11 @@ class OrderedApplier(Applier):
         parts = []
         for one in work:
             known = "CASE s.known WHEN 'p' THEN 'r' ELSE s.known END" if one.lenient else "s.known"
+            stage = one.statements.stage
             parts.append(
                 f"SELECT s.lsn, s.seq, s.kind, {known} AS known, s.copies, s.unsent, s.load,"
-                f" {one.statements.stage.number} AS stage FROM {one.statements.stage.name} s"
-                f" WHERE {staged(self.loads, segment)}"
+                f" {stage.number} AS stage FROM {stage.name} s"
+                f" WHERE {self.chosen.of(stage, segment)}"
             )
         return f"{' UNION ALL '.join(parts)} ORDER BY lsn, seq, copies"
 
@@ -138,24 +131,10 @@ class OrderedApplier(Applier):
     def _refused(self, found: Mapping[str, Any], stages: Mapping[int, Staged]) -> TableRefused:
         """The error for an event that the target does not take, with the key of its row."""
         table = stages[found["stage"]].table
-        position = Position(Lsn(found["lsn"]), found["seq"])
-        error = conflict_error(found, f"{table.schema}.{table.table}", position)
-        return TableRefused((table.schema, table.table), error)
-
-
-def conflict_error(found: Mapping[str, Any], table: str, position: Position) -> TargetError:
-    """What is wrong with a row of the target, by its key; no other values."""
-    kind = found["kind"]
-    where = f"In {table}, key {json.dumps(found['key'])}, at {position}"
-    if kind in _CONFLICTS:
-        return TargetError(
-            f"the target: {_CONFLICTS[kind]}",
-            detail=f"{where}.",
-            hint="Set on_conflict to apply or keep, or correct the row and run: pgtide run",
+        return row_refused(
+            (table.schema, table.table),
+            Position(Lsn(found["lsn"]), found["seq"]),
+            found["key"],
+            found["kind"],
+            found.get("constraint"),
         )
-    constraint = found.get("constraint")
-    return TargetError(
-        "the target refuses a row" + (f" by constraint {constraint}" if constraint else ""),
-        detail=f"{where}, SQLSTATE {kind}.",
-        hint="Correct the constraint or the row at the target, then run: pgtide run",
-    )

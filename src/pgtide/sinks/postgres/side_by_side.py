@@ -1,7 +1,8 @@
 """Tables of a unit side by side, each in a transaction and with a progress of its own.
 
 For ``consistency: table``. Commands concern them all, so a unit with commands is one transaction
-as ever. A table that is ahead of the others after a crash leaves out what it has.
+as ever. A table that is ahead of the others after a crash leaves out what it has. Many rows of one
+table are parted in turn (``key_ranges``).
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from dataclasses import dataclass, replace
 
 from pgtide.config.sinks import PostgresSettings
 from pgtide.log.reader import Log
-from pgtide.pipeline.batch import at_or_after
+from pgtide.pipeline.batch import Batch, at_or_after, at_or_before
 from pgtide.pipeline.census import take_census
 from pgtide.pipeline.reading import LogFrames
+from pgtide.position import Position
 from pgtide.sinks.postgres.bookkeeping import read_progress, table_scope
+from pgtide.sinks.postgres.key_ranges import RangedTransaction, read_ranges
 from pgtide.sinks.postgres.session import connect_target
-from pgtide.sinks.postgres.transaction import TargetTransaction
 from pgtide.sinks.postgres.units import Unit, unit_of
 
 THREADS = max(2, min(8, os.cpu_count() or 2))
@@ -41,15 +43,33 @@ class SideBySide:
 
     def _one(self, unit: Unit, name: str, scope: str) -> None:
         own = table_scope(scope, name)
+        pipeline = unit.batch.mark.pipeline
         batch = replace(unit.batch, only=unit.parts[name])
         with closing(connect_target(self.settings.url.reveal())) as connection:
             reached = read_progress(connection, own)
-            if reached >= unit.high:
-                return
-            if reached >= batch.census.low:
-                frame = batch.frame.filter(at_or_after(reached.next))
-                batch = replace(batch, frame=frame, census=take_census(frame))
-            part = unit_of(batch, unit.commands)
-            TargetTransaction(connection, self.settings, part, self.frames, self.log, own).run(
-                reached
-            )
+            ahead = read_ranges(connection, pipeline, name)
+            inside = {at for at in ahead.values() if reached < at < unit.high}
+            for end in sorted({*inside, unit.high}):  # no range ends inside of a part
+                part = _between(batch, reached, end)
+                if part is None:
+                    continue
+                mine = unit_of(part, unit.commands)
+                RangedTransaction(
+                    connection, self.settings, mine, self.frames, self.log, own, name, ahead
+                ).run(reached)
+                reached = mine.high
+
+
+def _between(batch: Batch, reached: Position, end: Position) -> Batch | None:
+    """What a batch has behind a position up to another; None if that is nothing."""
+    high = batch.census.high
+    if high is None or reached >= end:
+        return None
+    frame, census = batch.frame, batch.census
+    if reached >= census.low:
+        frame = frame.filter(at_or_after(reached.next))
+    if end < high:
+        frame = frame.filter(at_or_before(end))
+    if frame is not batch.frame:
+        census = take_census(frame)
+    return None if census.high is None else replace(batch, frame=frame, census=census)

@@ -24,11 +24,16 @@ from pgtide.pipeline.parallel import Failure
 from pgtide.pipeline.reading import LogFrames
 from pgtide.position import Lsn, Position
 from pgtide.postgres.connection import SqlConnection
-from pgtide.sinks.postgres.bookkeeping import prepare, read_progress, tables_ahead
+from pgtide.rules import TableRules
+from pgtide.sinks import Mark
+from pgtide.sinks.postgres.bookkeeping import prepare, read_progress, table_scope, tables_ahead
 from pgtide.sinks.postgres.commands import Commands, read_left_out
 from pgtide.sinks.postgres.failures import TableRefused, target_error
+from pgtide.sinks.postgres.key_ranges import ranges_ahead
+from pgtide.sinks.postgres.selected_later import refuse_rows
 from pgtide.sinks.postgres.session import connect_target
 from pgtide.sinks.postgres.side_by_side import SideBySide
+from pgtide.sinks.postgres.target_tables import read_tables
 from pgtide.sinks.postgres.transaction import TargetTransaction
 from pgtide.sinks.postgres.units import Unit, units_of
 
@@ -77,6 +82,21 @@ class PostgresSink:
                 return Failure(work, refused.error, self._from)
         return None
 
+    def reached(self, mark: Mark, table: TableRules | None = None) -> Position:
+        """What the target's progress says; tables that are written apart have one of their own."""
+        scope = _scope(mark)
+        try:
+            connection = self._open()
+            if table is None:
+                return read_progress(connection, scope)
+            if not read_tables(connection, [table.target]):
+                return Position(Lsn(0))
+            own = table_scope(scope, ".".join(table.source))
+            return max(read_progress(connection, scope), read_progress(connection, own))
+        except psycopg.Error as error:
+            self.close()
+            raise target_error(error, "the target is asked how far it is") from error
+
     def close(self) -> None:
         if self._connection is not None:
             with suppress(psycopg.Error):
@@ -86,18 +106,19 @@ class PostgresSink:
 
     def _write(self, batch: Batch) -> None:
         connection = self._open()
-        scope = batch.mark.pipeline
-        if batch.only is not None:  # tables that were parked: their own way to the present
-            scope = f"{scope}/{batch.mark.incarnation}/{batch.mark.phase}"
+        scope = _scope(batch.mark)
         if scope not in self._reached:
             self._reached[scope] = read_progress(connection, scope)
+        if batch.from_start and self._reached[scope] == Position(Lsn(0)):
+            refuse_rows(connection, batch, scope)
         wanted = self._complete(batch, self._reached[scope])
         if wanted is None:
             return
         left_out: frozenset[Position] = frozenset()
         if any(mark.op == "ddl" for mark in wanted.census.marks):
             left_out = read_left_out(connection, batch.mark.pipeline)
-        for unit in units_of(wanted, Commands(self._settings, wanted, left_out)):
+        commands = Commands(self._settings, wanted, left_out)
+        for unit in units_of(wanted, commands, self._ahead(wanted, scope)):
             self._from = unit.batch.census.low
             if self._apart(unit, scope):
                 SideBySide(self._settings, self._frames, self._log).run(unit, scope)
@@ -112,7 +133,7 @@ class PostgresSink:
         """Whether tables are written apart from each other: as set, or as was begun before."""
         if self._settings.consistency == "table":
             return bool(unit.parts)
-        if not tables_ahead(self._open(), scope):
+        if not self._ahead(unit.batch, scope):
             return False
         if not unit.parts:
             raise TargetError(
@@ -121,6 +142,14 @@ class PostgresSink:
                 hint="Set consistency to table until the pipeline is current.",
             )
         return True
+
+    def _ahead(self, batch: Batch, scope: str) -> set[Lsn]:
+        """Where tables are that a crash has left ahead of the pipeline, or a part of their keys."""
+        connection = self._open()
+        names = [".".join(table) for work in batch.work for table in work.tables]
+        return tables_ahead(connection, scope) | ranges_ahead(
+            connection, batch.mark.pipeline, names
+        )
 
     def _open(self) -> SqlConnection:
         if self._connection is None:
@@ -155,6 +184,13 @@ class PostgresSink:
             return batch
         census = take_census(frame)
         return None if census.high is None else replace(batch, frame=frame, census=census)
+
+
+def _scope(mark: Mark) -> str:
+    """Whose progress a batch is: the pipeline's, or of tables that catch up with it."""
+    if mark.catches_up:
+        return f"{mark.pipeline}/{mark.incarnation}/{mark.phase}"
+    return mark.pipeline
 
 
 def _ends(batch: Batch) -> bool:

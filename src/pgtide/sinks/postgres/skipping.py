@@ -34,7 +34,7 @@ def skip(connection: SqlConnection, log: Log, pipeline: str, position: Position)
         )
     prepare(connection)
     with connection.transaction():
-        reached = read_progress(connection, pipeline, lock=True)
+        reached = read_progress(connection, pipeline, "FOR UPDATE")
         if reached >= position:
             raise ConfigError(
                 f"the statement at {position} is applied already",

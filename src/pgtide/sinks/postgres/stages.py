@@ -17,9 +17,12 @@ from functools import cached_property
 from psycopg import sql
 
 from pgtide import oids
+from pgtide.position import Lsn, Position
 from pgtide.postgres.connection import SqlConnection
 from pgtide.shape import Column, Shape
 from pgtide.sinks.postgres.bookkeeping import SCHEMA
+from pgtide.sinks.postgres.refused_lines import Destination
+from pgtide.spark.layout import TableName
 
 OWN = ("segment", "lsn", "seq", "kind", "known", "copies", "unsent")
 """What each staged row has besides its values: see ``staged_rows``."""
@@ -80,12 +83,28 @@ class Stage:
         origin = [f"o{index}" for index in self._origin]
         return f"COPY {self.name} ({', '.join([*OWN, *values, *origin])}) FROM STDIN"
 
+    def destination(self, table: TableName) -> Destination:
+        """Where lines go that are rows of a table."""
+        key = {name: len(OWN) + place for name, place in self.key_places.items()}
+        return Destination(self.copy(), table, key)
+
+    @property
+    def key_places(self) -> dict[str, int]:
+        """Names of the key's columns, and their places among the values."""
+        return {self.columns[index].name: index for index in self.keys}
+
     @property
     def _origin(self) -> tuple[int, ...]:
         return self.keys if self.moves else ()
 
     def _type(self, index: int) -> str:
         return self.columns[index].type_name if self.typed[index] else "text"
+
+
+def position_of(fields: Sequence[str | None]) -> Position:
+    """The position of a staged row, from the fields of its line."""
+    lsn, seq = (int(fields[OWN.index(name)] or 0) for name in ("lsn", "seq"))
+    return Position(Lsn(lsn), seq)
 
 
 def prefix(pipeline: str) -> str:

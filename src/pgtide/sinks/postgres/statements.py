@@ -1,7 +1,7 @@
 """The statements that take rows from a stage into their table. No connection, no clock.
 
-Every statement reads the rows of one segment and of the loads that count, which are numbers and
-stand in it: a statement without parameters may have any name in it.
+Every statement reads the rows of one segment that were chosen, by numbers which stand in it: a
+statement without parameters may have any name in it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,27 @@ from pgtide.errors import TargetError
 from pgtide.sinks.postgres.stages import Stage
 from pgtide.sinks.postgres.target_tables import TargetColumn, TargetTable
 
+RANGES = 4
+"""Into how many ranges keys are parted, by bits of their hash. Targets note ranges by number."""
 
-def staged(loads: Sequence[int], segment: int | None = None) -> str:
-    """Which rows of a stage count."""
-    mine = f"s.load = ANY ('{{{','.join(map(str, loads))}}}'::bigint[])"
-    return mine if segment is None else f"s.segment = {segment} AND {mine}"
+
+@dataclass(frozen=True)
+class Chosen:
+    """Which rows of stages count: those of some loads, and of all or some ranges of keys."""
+
+    loads: Sequence[int]
+    ranges: Sequence[int] | None = None
+
+    def of(self, stage: Stage, segment: int | None = None) -> str:
+        """The condition; ``segment``: of that one only."""
+        conditions = [f"s.load = ANY ('{{{','.join(map(str, self.loads))}}}'::bigint[])"]
+        if segment is not None:
+            conditions.append(f"s.segment = {segment}")
+        if self.ranges is not None:
+            key = ", ".join(f"s.v{index}" for index in stage.keys)
+            number = f"hashtextextended(concat_ws('/', {key}), 0) & {RANGES - 1}"
+            conditions.append(f"({number}) IN ({', '.join(map(str, self.ranges))})")
+        return " AND ".join(conditions)
 
 
 @dataclass(frozen=True)
@@ -183,7 +199,7 @@ class Statements:
 
     def _same_key(self, side: str = "v") -> str:
         return " AND ".join(
-            f"t.{quoted(column.name)} = {self._value(index, column, side)}"
+            f"t.{quoted(column.name)} {column.operator('=')} {self._value(index, column, side)}"
             for index, column in self._keys
         )
 
@@ -211,7 +227,7 @@ class Statements:
         return f"ROW({', '.join(f'{value}::text' for value in values)})::text"
 
 
-def counting(stage: Stage, loads: Sequence[int]) -> str:
+def counting(stage: Stage, chosen: Chosen) -> str:
     """How many rows a stage has of what kind, by segment: the fields of ``Counts``."""
     moves = f"s.o{stage.keys[0]} IS NOT NULL" if stage.moves and stage.keys else "false"
     kinds = (
@@ -226,7 +242,7 @@ def counting(stage: Stage, loads: Sequence[int]) -> str:
     counts = [f"count(*) FILTER (WHERE {kind})" for kind in kinds]
     counts.append("coalesce(-sum(s.copies) FILTER (WHERE s.kind = 'd'), 0)")
     found = ", ".join(["s.segment", *counts])
-    return f"SELECT {found} FROM {stage.name} s WHERE {staged(loads)} GROUP BY 1"
+    return f"SELECT {found} FROM {stage.name} s WHERE {chosen.of(stage)} GROUP BY 1"
 
 
 def _known(known: str) -> str:

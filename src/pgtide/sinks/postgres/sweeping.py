@@ -22,7 +22,7 @@ from pgtide.rules import TableRules
 from pgtide.shape import Shape
 from pgtide.sinks.postgres.keyed_state import STATE, TextLayout, copy_text
 from pgtide.sinks.postgres.stages import Stage
-from pgtide.sinks.postgres.statements import Statements, quoted, staged
+from pgtide.sinks.postgres.statements import Chosen, Statements, quoted
 from pgtide.sinks.postgres.target_tables import TargetTable, read_tables
 from pgtide.spark.layout import TableName
 from pgtide.spark.sql_text import element
@@ -80,7 +80,7 @@ class StagedSweep:
         }
         return keys.selectExpr(*[f"{given[name]} AS {name}" for name in STATE])
 
-    def run(self, connection: SqlConnection, loads: list[int]) -> None:
+    def run(self, connection: SqlConnection, chosen: Chosen) -> None:
         """Delete what is not spared."""
         target = read_tables(connection, [self.table]).get(self.table)
         if target is None:
@@ -92,27 +92,30 @@ class StagedSweep:
         query = f"DELETE FROM {target.rows} t WHERE {self._concerned(target)}"
         if self.stage is not None:
             statements = Statements(self.stage, target)
-            spared = f"{staged(loads, 0)} AND {statements.same_key}"
+            spared = f"{chosen.of(self.stage, 0)} AND {statements.same_key}"
             query += f" AND NOT EXISTS (SELECT FROM {self.stage.name} s WHERE {spared})"
         connection.execute(query.encode())
 
     def _concerned(self, target: TargetTable) -> str:
         """Which rows the sweep is about."""
         names = [self.names[name] for name in self.step.layout.key_names]
-        typed = [(quoted(name), target.columns[name].type) for name in names]
+        columns = [target.columns[name] for name in names]
         conditions = ["true"]
-        for bound, operator in ((self.sweep.low, ">="), (self.sweep.high, "<=")):
+        for bound, sign in ((self.sweep.low, ">="), (self.sweep.high, "<=")):
             if bound is not None:
-                column, kind = typed[0]
-                conditions.append(f"t.{column} {operator} {_literal(bound)}::text::{kind}")
+                first = columns[0]
+                value = f"{_literal(bound)}::text::{first.type}"
+                conditions.append(f"t.{quoted(first.name)} {first.operator(sign)} {value}")
         if self.sweep.keys is not None:
-            columns = ", ".join(f"t.{column}" for column, _ in typed)
             texts = [[key[at] for key in self.sweep.keys] for at in range(len(names))]
             arrays = ", ".join(f"unnest({_literal(column)}::text[])" for column in texts)
-            values = ", ".join(f"k.v{at}::{kind}" for at, (_, kind) in enumerate(typed))
             aliases = ", ".join(f"v{at}" for at in range(len(names)))
-            wanted = f"SELECT {values} FROM ROWS FROM ({arrays}) AS k({aliases})"
-            conditions.append(f"({columns}) IN ({wanted})")
+            same = " AND ".join(
+                f"t.{quoted(column.name)} {column.operator('=')} k.v{at}::{column.type}"
+                for at, column in enumerate(columns)
+            )
+            wanted = f"SELECT FROM ROWS FROM ({arrays}) AS k({aliases}) WHERE {same}"
+            conditions.append(f"EXISTS ({wanted})")
         return " AND ".join(conditions)
 
 

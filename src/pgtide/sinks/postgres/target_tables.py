@@ -10,13 +10,15 @@ from psycopg import sql
 
 from pgtide.errors import TargetError
 from pgtide.postgres.connection import SqlConnection
+from pgtide.postgres.operators import operator, operators_of
 from pgtide.spark.layout import TableName
 
-_TABLES = """
+_TABLES = f"""
 SELECT n.nspname, c.relname, c.oid, c.relkind::text,
        (SELECT json_agg(json_build_object(
                    'name', a.attname, 'type', format_type(a.atttypid, -1),
-                   'generated', a.attgenerated <> '', 'always', a.attidentity = 'a')
+                   'generated', a.attgenerated <> '', 'always', a.attidentity = 'a',
+                   'operators', {operators_of("a.atttypid")})
                ORDER BY a.attnum)
         FROM pg_catalog.pg_attribute a
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
@@ -26,11 +28,6 @@ JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 JOIN ROWS FROM (unnest(%s::text[]), unnest(%s::text[])) AS wanted(nspname, relname)
   ON (wanted.nspname, wanted.relname) = (n.nspname::text, c.relname::text)
 WHERE c.relkind IN ('r', 'p')
-"""
-_REFERENCES = """
-SELECT DISTINCT conrelid, confrelid FROM pg_catalog.pg_constraint
-WHERE contype = 'f' AND conparentid = 0 AND conrelid = ANY (%s::oid[])
-  AND confrelid = ANY (%s::oid[]) AND conrelid <> confrelid
 """
 _CASCADES = """
 SELECT conrelid, confrelid, confdeltype = 'c', confupdtype = 'c' FROM pg_catalog.pg_constraint
@@ -58,6 +55,11 @@ class TargetColumn:
     type: str  # as format_type() prints it, without its modifier: assignment looks at that
     generated: bool
     always: bool  # GENERATED ALWAYS AS IDENTITY
+    operators: str | None = None  # schema of those of its type, if that has its own
+
+    def operator(self, sign: str) -> str:
+        """What compares values of the column: the type's own one, wherever it is."""
+        return operator(self.operators, sign)
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def read_tables(
     wanted = sorted(set(names))
     arrays = [[name[part] for name in wanted] for part in (0, 1)]
     found = {}
-    for schema, table, oid, kind, columns, refers in connection.execute(_TABLES, arrays):
+    for schema, table, oid, kind, columns, refers in connection.execute(_TABLES.encode(), arrays):
         known = {c["name"]: TargetColumn(**c) for c in columns or ()}
         found[schema, table] = TargetTable(schema, table, oid, kind == "p", known, refers)
     return found
@@ -103,31 +105,6 @@ def missing_table(name: TableName, pipeline: str) -> TargetError:
         hint=f"Create the target's schema: pgtide snapshot --schema --pipeline {pipeline}; "
         "or make the table there, or leave it out of the pipeline's tables.",
     )
-
-
-def parents_first(connection: SqlConnection, tables: Sequence[TargetTable]) -> list[TargetTable]:
-    """The tables in an order in which those that others refer to come before these.
-
-    Tables that refer to each other come in any order.
-    """
-    oids = [table.oid for table in tables]
-    parents: dict[int, set[int]] = {oid: set() for oid in oids}
-    if len(tables) > 1:
-        for child, parent in connection.execute(_REFERENCES, [oids, oids]):
-            parents[child].add(parent)
-    ordered: list[int] = []
-
-    def visit(oid: int, above: frozenset[int]) -> None:
-        if oid in ordered or oid in above:
-            return
-        for parent in sorted(parents[oid]):
-            visit(parent, above | {oid})
-        ordered.append(oid)
-
-    for oid in sorted(oids):
-        visit(oid, frozenset())
-    by_oid = {table.oid: table for table in tables}
-    return [by_oid[oid] for oid in ordered]
 
 
 @dataclass(frozen=True)

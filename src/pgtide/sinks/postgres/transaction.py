@@ -7,10 +7,12 @@ again in the source's own order, event by event.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import psycopg
 
 from pgtide.config.sinks import PostgresSettings
-from pgtide.errors import TargetUnavailable
+from pgtide.errors import TargetError, TargetUnavailable
 from pgtide.log.reader import Log
 from pgtide.pipeline.reading import LogFrames
 from pgtide.pipeline.steps import Swept
@@ -20,12 +22,13 @@ from pgtide.sinks.postgres.after_rows import run_after_rows
 from pgtide.sinks.postgres.applying import Applier, Unexpected
 from pgtide.sinks.postgres.bookkeeping import lock_progress, write_progress
 from pgtide.sinks.postgres.copying import stage_lines
-from pgtide.sinks.postgres.failures import is_integrity
+from pgtide.sinks.postgres.failures import TableRefused, is_of_a_row, target_error
 from pgtide.sinks.postgres.loading import Loader, close_load, load_lines, open_load
 from pgtide.sinks.postgres.ordered import OrderedApplier
+from pgtide.sinks.postgres.refused_lines import Destination
 from pgtide.sinks.postgres.staged_rows import StagedRows, TableRows
 from pgtide.sinks.postgres.stages import prepare_stages
-from pgtide.sinks.postgres.statements import Statements
+from pgtide.sinks.postgres.statements import Chosen, Statements
 from pgtide.sinks.postgres.sweeping import StagedSweep, staged_sweeps
 from pgtide.sinks.postgres.target_tables import (
     disable_triggers,
@@ -35,6 +38,7 @@ from pgtide.sinks.postgres.target_tables import (
     settle,
 )
 from pgtide.sinks.postgres.units import Command, RowsOf, SweepOf, Truncate, Unit
+from pgtide.spark.layout import Layout, TableName
 
 ANALYZED = 5000  # rows of a batch, from which on the planner is told about stages
 
@@ -61,24 +65,37 @@ class TargetTransaction:
         self._scope = scope
         self._sweeps = self._staged_sweeps()
         self._loaded: list[TableRows] | None = None
+        self._ranges: list[int] | None = None  # of keys, if not all
 
     def run(self, reached: Position) -> None:
         """Apply the unit to a target that is at ``reached``."""
         try:
             self._attempt(reached, every=False)
         except Unexpected:
+            self._again(reached)
+        except psycopg.Error as error:
+            if not is_of_a_row(error):
+                raise
+            self._again(reached)
+
+    def _again(self, reached: Position) -> None:
+        """In the source's order; what is refused even then, its key is known unless it was last."""
+        try:
             self._attempt(reached, every=True)
         except psycopg.Error as error:
-            if not is_integrity(error):
+            schema, table = error.diag.schema_name, error.diag.table_name
+            if not is_of_a_row(error) or schema is None or table is None:
                 raise
-            self._attempt(reached, every=True)
+            told = target_error(error, "changes are applied")
+            raise TableRefused((schema, table), told) from error
 
     def _attempt(self, reached: Position, *, every: bool) -> None:
         tables = [table for table in self._unit.tables if table not in self._load()]
         rows = StagedRows(self._scope, tables, self._unit.cuts, every)
         loads = self._stage(rows) if tables or self._sweeps else []
+        chosen = Chosen(loads, self._ranges)
         kind = OrderedApplier if every else Applier
-        applier = kind(self._connection, self._batch, rows, loads, self._settings)
+        applier = kind(self._connection, self._batch, rows, chosen, self._settings)
         with self._connection.transaction():
             self._begin(reached)
             for action in self._unit.actions:
@@ -92,7 +109,7 @@ class TargetTransaction:
                         applier.look_again()
                     case SweepOf():
                         for sweep in self._sweeps[action.step]:
-                            sweep.run(self._connection, loads)
+                            sweep.run(self._connection, chosen)
             self._end()
 
     @property
@@ -115,22 +132,36 @@ class TargetTransaction:
             for name, table in read_tables(self._connection, wanted).items()
             if not table.refers and not any(c.generated for c in table.columns.values())
         }
-        epoch, open_ = open_load(self._connection, self._scope, lsn, list(known))
-        self._loaded = [table for name, table in wanted.items() if name in open_]
+        epoch, open_ = open_load(self._connection, self._pipeline, lsn, list(known))
+        self._refuse_other_way(open_ - known.keys())
+        self._loaded = [wanted[name] for name in known if name in open_]
         if self._loaded:
             rows = StagedRows(self._scope, self._loaded, ())
-            commands = {
-                number: Statements(stage, known[table.rules.target]).copy()
-                for number, (stage, table) in rows.stages.items()
-            }
+            destinations = {}
+            for number, (stage, table) in rows.stages.items():
+                target = table.rules.target
+                command = Statements(stage, known[target]).copy()
+                destinations[number] = Destination(command, target, stage.key_places)
             for table in self._loaded:
                 if self._settings.replication_role == "origin":
                     disable_triggers(self._connection, known[table.rules.target])
             url = self._settings.url.reveal()
             role = self._settings.replication_role
-            loader = Loader(url, commands, self._scope, str(lsn), epoch, role)
+            loader = Loader(url, destinations, self._pipeline, lsn, epoch, role)
             load_lines(rows.bare_lines(self._batch.frame), loader)
         return self._loaded
+
+    def _refuse_other_way(self, begun: Collection[TableName]) -> None:
+        """Rows without a key that were loaded in part would come twice if they were merged now."""
+        for table in self._unit.tables:
+            if table.rules.target in begun and not table.layout.key_names:
+                name = ".".join(table.rules.target)
+                raise TargetError(
+                    f"{name} is loaded in part, and cannot be loaded further",
+                    detail="It has no key, and rules, foreign keys or generated columns that it "
+                    "did not have when its rows began to come.",
+                    hint="Take them back until the rows of the snapshot are there: pgtide status",
+                )
 
     def _staged_sweeps(self) -> dict[Swept, list[StagedSweep]]:
         found: dict[Swept, list[StagedSweep]] = {}
@@ -145,16 +176,16 @@ class TargetTransaction:
 
     def _stage(self, rows: StagedRows) -> list[int]:
         """Bring rows to where the target has them at hand; the loads that count."""
-        stages = [stage for stage, _ in rows.stages.values()]
+        stages = {stage: table.rules.target for stage, table in rows.stages.values()}
         spared = []
         for sweep in (sweep for sweeps in self._sweeps.values() for sweep in sweeps):
             if sweep.stage is not None:
-                stages.append(sweep.stage)
+                stages[sweep.stage] = sweep.table
                 spared.append(sweep.spared(self._frames, self._log.snapshot()))
         prepare_stages(self._connection, self._scope, stages)
-        commands = {stage.number: stage.copy() for stage in stages}
+        destinations = {stage.number: stage.destination(table) for stage, table in stages.items()}
         url = self._settings.url.reveal()
-        loads, count = stage_lines(rows.lines(self._batch.frame, spared), url, commands)
+        loads, count = stage_lines(rows.lines(self._batch.frame, spared), url, destinations)
         if count > ANALYZED:
             for stage in stages:
                 self._connection.execute(f"ANALYZE {stage.name}".encode())
@@ -162,16 +193,22 @@ class TargetTransaction:
 
     def _begin(self, reached: Position) -> None:
         """Make sure that nobody else has brought the target further meanwhile."""
-        found = lock_progress(self._connection, self._scope, self._source)
+        self._expect(lock_progress(self._connection, self._scope, self._source), reached)
+        self._be_replica(self._connection)
+
+    def _expect(self, found: Position, reached: Position) -> None:
         if found != reached:
             raise TargetUnavailable(
                 "somebody else writes to the target",
                 detail=f"Pipeline {self._pipeline} was at {reached}, and is at {found}.",
                 hint="Let one process run the pipeline: pgtide status",
             )
+
+    def _be_replica(self, connection: SqlConnection) -> None:
+        """Settings of a transaction that writes rows."""
         if self._settings.replication_role == "replica":
-            self._connection.execute("SET LOCAL session_replication_role = replica")
-        self._connection.execute("SET CONSTRAINTS ALL DEFERRED")
+            connection.execute("SET LOCAL session_replication_role = replica")
+        connection.execute("SET CONSTRAINTS ALL DEFERRED")
 
     def _truncate(self, action: Truncate) -> None:
         known = read_tables(self._connection, action.tables)
@@ -191,6 +228,13 @@ class TargetTransaction:
         """Say how far the target is; behind a snapshot make what was to wait for its rows."""
         whole = self._batch.census.whole and self._scope == self._pipeline
         if whole and self._unit.high.lsn >= self._batch.source.snapshot - 1:
-            close_load(self._connection, self._scope)
-            run_after_rows(self._connection, self._pipeline)
+            parked = self._parked()
+            close_load(self._connection, self._pipeline, parked)
+            run_after_rows(self._connection, self._pipeline, parked=bool(parked))
         write_progress(self._connection, self._scope, self._unit.high, self._source)
+
+    def _parked(self) -> set[TableName]:
+        """What tables that wait are called in the target."""
+        shapes, parked = self._batch.shapes, self._batch.parked
+        tables = {Layout.of(shape, shapes).table for shape in shapes.values()} if parked else set()
+        return {self._batch.rules(t).target for t in tables if ".".join(t) in parked}

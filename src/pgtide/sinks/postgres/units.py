@@ -1,13 +1,13 @@
 """Units: what one transaction of the target does, in order.
 
-A batch is one unit, unless something has to be committed by itself: the end of a snapshot, and
-commands whose effect can be used only behind their transaction. Between the commands of a unit
-lie segments of rows.
+A batch is one unit, unless something has to be committed by itself: the end of a snapshot,
+commands whose effect can be used only behind their transaction, what tables that were written on
+their own have to themselves. Between the commands of a unit lie segments of rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import TypeAlias
@@ -92,11 +92,14 @@ class Unit:
         return high
 
 
-def units_of(batch: Batch, commands: Commands) -> Iterator[Unit]:
-    """The transactions that a batch is applied in."""
+def units_of(batch: Batch, commands: Commands, ahead: Set[Lsn]) -> Iterator[Unit]:
+    """The transactions that a batch is applied in; ``ahead``: where some tables are already.
+
+    A unit ends there, so that no command is behind which tables are not as far as others.
+    """
     high = batch.census.high
     assert high is not None, "a batch has rows"
-    ends = {*commands.committed, Lsn(batch.source.snapshot - 1)}
+    ends = {*commands.committed, *ahead, Lsn(batch.source.snapshot - 1)}
     cuts = sorted(lsn for lsn in ends if batch.census.low.lsn <= lsn < high.lsn)
     if not cuts:
         yield unit_of(batch, commands)

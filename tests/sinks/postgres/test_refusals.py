@@ -1,0 +1,169 @@
+"""Rows that a target refuses, wherever they are on their way: key, reason, parked, nothing lost."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pgtide.errors import TargetError
+from pgtide.sinks.postgres.after_rows import store_after_rows
+from pgtide.sinks.postgres.bookkeeping import prepare
+from tests.fixtures.capture import Captured, MakeCaptured
+from tests.fixtures.databases import Database
+from tests.sinks.postgres.replicas import PIPELINE, Replica
+from tests.snapshot.taking import take
+
+PARK = {"on_error": "park", "batch": "1MB"}
+
+
+@pytest.mark.parametrize(
+    "consistency", ["transaction", pytest.param("table", marks=pytest.mark.slow)]
+)
+def test_rows_of_a_snapshot(
+    spark: SparkSession,
+    database: Database,
+    target: Database,
+    make_captured: MakeCaptured,
+    consistency: str,
+) -> None:
+    """Rows that are loaded straight into tables, some of which have no key: none comes twice."""
+    for each in (database, target):
+        each.execute(
+            "CREATE TABLE t (id int, part text, v int, doc text, PRIMARY KEY (part, id));"
+            "CREATE TABLE bag (n int, doc text); CREATE TABLE u (id int PRIMARY KEY, doc text)"
+        )
+    words = "SELECT string_agg(md5((n * 99 + m)::text), '') FROM generate_series(1, 30) m"
+    doc = f"({words}) FROM generate_series(1, 3000) n"
+    database.execute(f"INSERT INTO t SELECT n, E'a\\tb', n, {doc}")
+    database.execute(f"INSERT INTO bag SELECT n, {doc}; INSERT INTO u SELECT n, {doc}")
+    database.execute("UPDATE t SET v = 987654 WHERE id = 2000")
+    target.execute("ALTER TABLE t ADD CONSTRAINT small CHECK (v < 5000)")
+    target.execute("ALTER TABLE bag ADD CONSTRAINT many CHECK (n < 2500)")
+    captured = make_captured(snapshot="initial", keyless="full")
+    take(captured, spark, chunk_bytes="64kB")
+    replica = Replica(spark, captured, target)
+    captured.capture()
+    with pytest.raises(TargetError, match="the target refuses a row by constraint") as refused:
+        replica.apply({"batch": "1MB"}, consistency=consistency)
+    assert "SQLSTATE 23514" in refused.value.detail
+    state = replica.apply(PARK, consistency=consistency)
+    assert sorted(state.parked) == ["public.bag", "public.t"]
+    small = state.parked["public.t"]
+    assert small.message == "the target refuses a row by constraint small"
+    assert 'In public.t, key {"id": "2000", "part": "a\\tb"}, at ' in small.detail
+    assert "987654" not in small.detail
+    assert "In public.bag, at " in state.parked["public.bag"].detail
+    replica.check_equal("u")
+    database.execute("UPDATE t SET v = 0 WHERE id = 7; INSERT INTO u VALUES (0, 'new')")
+    database.execute("DELETE FROM bag WHERE n < 10; INSERT INTO bag VALUES (1, 'new')")
+    replica.follow(PARK, consistency=consistency)
+    replica.check_equal("u")
+    assert target.execute("SELECT count(*) > 0 FROM pgtide.loads") == [(True,)]
+    target.execute("ALTER TABLE t DROP CONSTRAINT small; ALTER TABLE bag DROP CONSTRAINT many")
+    replica.resume()
+    state = replica.follow(PARK, consistency=consistency)
+    assert not state.parked
+    replica.check_equal("t", "bag", "u")
+    database.execute("UPDATE u SET doc = '' WHERE id = 0")
+    replica.follow(PARK, consistency=consistency)
+    replica.check_equal("t", "bag", "u")
+    assert target.execute(
+        "SELECT (SELECT count(*) FROM pgtide.loads), count(*) FROM pgtide.loaded"
+    ) == [(0, 0)]
+
+
+def test_rows_that_cannot_be_staged(spark: SparkSession, captured: Captured) -> None:
+    """A target with another encoding has no place for a character: not even in a stage."""
+    target = Database.create(captured.database.server, encoding="LATIN1")
+    try:
+        replica = Replica(spark, captured, target)
+        captured.run("CREATE TABLE t (id int PRIMARY KEY, v text);\n")
+        captured.run("CREATE TABLE u (id int PRIMARY KEY, v text);\n")
+        replica.follow()
+        captured.run("INSERT INTO t SELECT n, 'ü' FROM generate_series(1, 50) n;\n")
+        captured.run("UPDATE t SET v = 'secret €' WHERE id = 33;\nINSERT INTO u VALUES (1, 'ä');\n")
+        with pytest.raises(TargetError, match="the target refuses a row") as refused:
+            replica.follow()
+        assert 'In public.t, key {"id": "33"}, at ' in refused.value.detail
+        assert "SQLSTATE 22P05" in refused.value.detail
+        assert "secret" not in refused.value.detail
+        state = replica.follow({"on_error": "park"})
+        assert list(state.parked) == ["public.t"]
+        assert target.execute("SELECT v FROM u") == [("ä",)]
+        captured.run("UPDATE t SET v = 'euro' WHERE id = 33;\nDELETE FROM t WHERE id = 1;\n")
+        replica.follow({"on_error": "park"})
+        replica.resume()  # up to here, so the row is as it was corrected
+        assert not replica.follow({"on_error": "park"}).parked
+        replica.check_equal("t", "u")
+    finally:
+        target.drop()
+
+
+def test_values_that_a_column_does_not_hold(replica: Replica) -> None:
+    replica.captured.run("CREATE TABLE t (id int PRIMARY KEY, v varchar(9));\n")
+    replica.follow()
+    replica.target.execute("ALTER TABLE t ALTER v TYPE varchar(3)")
+    replica.captured.run("INSERT INTO t VALUES (1, 'a'), (2, 'abcdef');\n")
+    state = replica.follow({"on_error": "park"})
+    assert 'key {"id": "2"}' in state.parked["public.t"].detail
+    assert "SQLSTATE 22001" in state.parked["public.t"].detail
+    replica.target.execute("ALTER TABLE t ALTER v TYPE varchar(9)")
+    replica.resume()
+    assert not replica.follow({"on_error": "park"}).parked
+    replica.check_equal("t")
+
+
+def test_a_constraint_that_looks_last(replica: Replica) -> None:
+    """It is violated when the transaction ends: its table is known, and parked."""
+    replica.captured.run("CREATE TABLE p (id int PRIMARY KEY);\n")
+    replica.captured.run("CREATE TABLE c (id int PRIMARY KEY, p int);\n")
+    replica.follow()
+    replica.target.execute(
+        "ALTER TABLE c ADD CONSTRAINT known FOREIGN KEY (p) REFERENCES p"
+        " DEFERRABLE INITIALLY DEFERRED"
+    )
+    replica.captured.run("INSERT INTO c VALUES (1, 1);\nINSERT INTO p VALUES (2);\n")
+    state = replica.follow({"on_error": "park"})
+    assert "constraint known" in state.parked["public.c"].detail
+    replica.check_equal("p")
+    replica.captured.run("INSERT INTO p VALUES (1);\n")
+    replica.follow({"on_error": "park"})
+    replica.resume()
+    assert not replica.follow({"on_error": "park"}).parked
+    replica.check_equal("p", "c")
+
+
+def test_what_waits_for_a_parked_table(
+    spark: SparkSession, database: Database, target: Database, make_captured: MakeCaptured
+) -> None:
+    """A foreign key to rows that are not there yet would stop the pipeline for good."""
+    for each in (database, target):
+        each.execute("CREATE TABLE p (id int, v int); CREATE TABLE c (id int, p int)")
+    database.execute("INSERT INTO p VALUES (1, 1), (2, 2); INSERT INTO c VALUES (1, 1), (2, 2)")
+    later = (
+        "ALTER TABLE ONLY public.p ADD CONSTRAINT p_key PRIMARY KEY (id)",
+        "ALTER TABLE ONLY public.c ADD CONSTRAINT c_key PRIMARY KEY (id)",
+        "ALTER TABLE ONLY public.c ADD CONSTRAINT c_p FOREIGN KEY (p) REFERENCES public.p(id)",
+    )
+    for statement in later:
+        database.execute(statement)
+    with target.connect() as connection:
+        prepare(connection)
+        store_after_rows(connection, PIPELINE, later)
+    target.execute("ALTER TABLE p ADD CONSTRAINT small CHECK (v < 2)")
+    captured = make_captured(snapshot="initial")
+    take(captured, spark)
+    replica = Replica(spark, captured, target)
+    names = (
+        "SELECT conname FROM pg_constraint WHERE conname IN ('p_key', 'c_key', 'c_p') ORDER BY 1"
+    )
+    assert list(replica.follow({"on_error": "park"}).parked) == ["public.p"]
+    replica.check_equal("c")
+    assert target.execute(names) == [("c_key",), ("p_key",)]
+    target.execute("ALTER TABLE p DROP CONSTRAINT small")
+    replica.resume()
+    replica.follow({"on_error": "park"})
+    database.execute("INSERT INTO p VALUES (3, 3)")
+    replica.follow({"on_error": "park"})
+    replica.check_equal("p", "c")
+    assert target.execute(names) == [("c_key",), ("c_p",), ("p_key",)]
