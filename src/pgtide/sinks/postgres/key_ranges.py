@@ -175,7 +175,7 @@ class RangedTransaction(TargetTransaction):
         url = self._settings.url.reveal()
         with closing(connect_target(url)) as connection, connection.transaction():
             self._expect(read_progress(connection, self._scope, "FOR SHARE"), reached)
-            self._be_replica(connection)
+            self._set_up(connection)
             chosen = Chosen(loads, [number])
             Applier(connection, self._batch, rows, chosen, self._settings).apply(0)
             noted = connection.execute(

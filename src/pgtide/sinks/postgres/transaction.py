@@ -41,6 +41,11 @@ from pgtide.sinks.postgres.units import Command, RowsOf, SweepOf, Truncate, Unit
 from pgtide.spark.layout import Layout, TableName
 
 ANALYZED = 5000  # rows of a batch, from which on the planner is told about stages
+# A hash of a batch's keys fits into this; in less, both sides of the join go through the disk.
+_MEMORY = """
+SELECT set_config('work_mem', '64MB', true)
+WHERE pg_size_bytes(current_setting('work_mem')) < pg_size_bytes('64MB')
+"""
 
 
 class TargetTransaction:
@@ -194,7 +199,7 @@ class TargetTransaction:
     def _begin(self, reached: Position) -> None:
         """Make sure that nobody else has brought the target further meanwhile."""
         self._expect(lock_progress(self._connection, self._scope, self._source), reached)
-        self._be_replica(self._connection)
+        self._set_up(self._connection)
 
     def _expect(self, found: Position, reached: Position) -> None:
         if found != reached:
@@ -204,11 +209,12 @@ class TargetTransaction:
                 hint="Let one process run the pipeline: pgtide status",
             )
 
-    def _be_replica(self, connection: SqlConnection) -> None:
+    def _set_up(self, connection: SqlConnection) -> None:
         """Settings of a transaction that writes rows."""
         if self._settings.replication_role == "replica":
             connection.execute("SET LOCAL session_replication_role = replica")
         connection.execute("SET CONSTRAINTS ALL DEFERRED")
+        connection.execute(_MEMORY)
 
     def _truncate(self, action: Truncate) -> None:
         known = read_tables(self._connection, action.tables)
