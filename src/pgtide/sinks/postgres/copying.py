@@ -35,6 +35,7 @@ from pgtide.sinks.postgres.stages import LOAD, position_of
 from pgtide.spark.arrow_tasks import map_in_arrow
 
 FLUSH_BYTES = 4 << 20  # of one stage, before they are sent
+PARTS_PER_CORE = 2
 RESULT = "load long, rows long, error binary"
 _FIELDS: list[tuple[str, pa.DataType]] = [
     ("load", pa.int64()),
@@ -78,6 +79,8 @@ def stage_lines(
 
     TableRefused for a row that the target does not take, be it in a stage.
     """
+    # A batch with much DDL has a part for each layout of a table; a task costs more than its rows.
+    lines = lines.coalesce(PARTS_PER_CORE * lines.sparkSession.sparkContext.defaultParallelism)
     return finished(map_in_arrow(lines, Copier(url, dict(destinations)), RESULT))
 
 
