@@ -37,6 +37,7 @@ def test_changes_and_states(spark: SparkSession, captured: Captured, tmp_path: P
     captured.capture()
     before = rows_at_source = captured.execute("TABLE t")
     position = captured.log.end
+    ((time,),) = captured.execute("SELECT clock_timestamp()")
     log = captured.config.log.path
     frame = pgtide.changes(spark, log, "public.t")
     assert frame.schema["unchanged"].dataType == ArrayType(StringType(), containsNull=False)
@@ -53,7 +54,8 @@ def test_changes_and_states(spark: SparkSession, captured: Captured, tmp_path: P
     captured.run("TRUNCATE t;\nINSERT INTO t VALUES (1, 'new', 1, 'b', 'n');\n")
     captured.capture()
     assert rows(pgtide.latest(spark, log, "t")) == sorted(captured.execute("TABLE t"))
-    assert rows(pgtide.latest(spark, log, "t", as_of=position)) == sorted(before)
+    for as_of in (position, time):
+        assert rows(pgtide.latest(spark, log, "t", as_of=as_of)) == sorted(before)
 
     streamed = pgtide.changes(spark, log, "public.t", stream=True)
     query = (
@@ -180,6 +182,15 @@ def test_what_cannot_be_read_is_refused(spark: SparkSession, captured: Captured)
             pgtide.changes(spark, captured.config.log.path, names)
     with pytest.raises(pgtide.errors.ConfigError, match="without a key"):
         pgtide.latest(spark, captured.config.log.path, "public.t")
+    for setting, value, said in (
+        ("spark.sql.files.ignoreMissingFiles", "TRUE", "ignoreMissingFiles is refused"),
+        ("spark.sql.catalog.spark_catalog", "somebody.Else", "the Spark session has no Delta"),
+    ):
+        other = spark.newSession()
+        other.conf.set(setting, value)
+        for read in (pgtide.changes, pgtide.latest):
+            with pytest.raises(pgtide.errors.ConfigError, match=said):
+                read(other, captured.config.log.path, "public.t")
 
 
 def test_several_tables_in_one_pass(spark: SparkSession, captured: Captured) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -13,8 +16,12 @@ from pyspark.sql import functions as F
 
 import pgtide
 from pgtide.errors import ConfigError, EnvironmentMissing
-from pgtide.spark.session import DELTA, local_cores, missing_delta, prepare
-from tests.fixtures.spark import TIME_ZONE
+from pgtide.spark import java
+from pgtide.spark.jars import delta_jars
+from pgtide.spark.session import local_cores, prepare
+from pgtide.spark.session_checks import DELTA, missing_delta
+from tests.fixtures.capture import Captured
+from tests.fixtures.spark import SMALL, TIME_ZONE
 
 SECRET = "swordfish"
 
@@ -75,6 +82,38 @@ reused = spark.sparkContext._jvm.org.apache.spark.SparkEnv.get().conf()
 print(reused.get("spark.python.worker.reuse", "true"), spark.range(3).rdd.map(lambda _: 1).sum())
 """
 
+OWN = """
+import json
+import sys
+from pyspark.sql import SparkSession
+import pgtide
+builder = SparkSession.builder.master("local[1]")
+for name, value in json.loads(sys.argv[1]).items():
+    builder = builder.config(name, value)
+spark = builder.getOrCreate()
+pgtide.register(spark)
+log, checkpoint = sys.argv[2:]
+streamed = []
+
+def rows(frame):
+    return sorted(frame.toJSON().collect())
+
+query = (
+    pgtide.changes(spark, log, "t", stream=True)
+    .writeStream.foreachBatch(lambda batch, _: streamed.extend(rows(batch)))
+    .option("checkpointLocation", checkpoint)
+    .trigger(availableNow=True)
+    .start()
+)
+query.awaitTermination()
+print(json.dumps({
+    "changes": rows(pgtide.changes(spark, log, "t")),
+    "format": rows(spark.read.format("pgtide").option("log", log).option("table", "t").load()),
+    "stream": sorted(streamed),
+    "latest": rows(pgtide.latest(spark, log, "t")),
+}))
+"""
+
 CANCELLED = """
 import sys
 from pathlib import Path
@@ -125,6 +164,61 @@ def test_a_running_session_is_given_again(spark: SparkSession) -> None:
     again = pgtide.session(**{"spark.databricks.delta.snapshotPartitions": 1})
     assert again.sparkContext is spark.sparkContext
     assert again.conf.get("spark.sql.session.timeZone") == TIME_ZONE
+
+
+def test_a_running_session_keeps_its_settings(spark: SparkSession) -> None:
+    """Also when another thread asks, in which no session is the active one."""
+    name = "spark.sql.shuffle.partitions"
+    mine = spark.conf.get(name)
+    spark.conf.set(name, "77")
+    try:
+        with ThreadPoolExecutor(1) as thread:
+            given = thread.submit(pgtide.session).result()
+        assert (given.sparkContext, given.conf.get(name)) == (spark.sparkContext, "77")
+    finally:
+        spark.conf.set(name, mine)
+
+
+@pytest.mark.slow
+def test_a_session_that_somebody_made(
+    spark: SparkSession, captured: Captured, tmp_path: Path
+) -> None:
+    """With no settings of pgtide's but for Delta, and others that change how Spark reads."""
+    captured.run(
+        """CREATE TABLE t (id int PRIMARY KEY, "N" numeric(10,2), at timestamptz, big text);
+ALTER TABLE t ALTER big SET STORAGE EXTERNAL;
+INSERT INTO t SELECT n, n, '2024-01-01 00:00+00', repeat('x', 3000) FROM generate_series(1, 3) n;
+UPDATE t SET "N" = 5.5, id = 20 WHERE id = 2;
+ALTER TABLE t ADD COLUMN tags text[] DEFAULT '{"a b",NULL}';
+DELETE FROM t WHERE id = 3;
+"""
+    )
+    captured.capture()
+    settings = {
+        **DELTA,
+        **SMALL,
+        "spark.jars": ",".join(map(str, delta_jars())),
+        "spark.driver.memory": "900m",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.session.timeZone": TIME_ZONE,
+        "spark.sql.ansi.enabled": "false",
+        "spark.sql.caseSensitive": "true",
+        "spark.sql.timestampType": "TIMESTAMP_NTZ",
+        "spark.sql.parser.escapedStringLiterals": "true",
+    }
+    log = captured.config.log.path
+    done = subprocess.run(
+        [sys.executable, "-c", OWN, json.dumps(settings), str(log), str(tmp_path / "checkpoint")],
+        env=os.environ | {"JAVA_HOME": str(java.find().home)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    changes = sorted(pgtide.changes(spark, log, "t").toJSON().collect())
+    latest = sorted(pgtide.latest(spark, log, "t").toJSON().collect())
+    assert (len(changes), len(latest)) == (5, 2)
+    ways = dict.fromkeys(("changes", "format", "stream"), changes)
+    assert json.loads(done.stdout) == {**ways, "latest": latest}
 
 
 def test_ignoring_missing_files_is_refused(spark: SparkSession) -> None:

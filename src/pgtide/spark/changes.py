@@ -36,6 +36,7 @@ from pgtide.spark.layout import ROW_OPS, Layout, Policy, check_policy
 from pgtide.spark.logged_table import LoggedTable
 from pgtide.spark.moments import Moment, moment_of, until
 from pgtide.spark.paths import spark_path
+from pgtide.spark.session_checks import check_session
 from pgtide.spark.sql_text import case, literal, strings_where
 from pgtide.spark.stream_reader import registered
 from pgtide.spark.swept_state import before, sweeps_of
@@ -152,6 +153,7 @@ class _Source:
         path: str | os.PathLike[str],
         options: Mapping[str, str] | None,
     ) -> _Source:
+        check_session(spark)
         log = Log(path, dict(options or {}))
         return cls(spark, Storage(os.fspath(path), dict(options or {})), log, log.shapes())
 

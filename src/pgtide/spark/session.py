@@ -19,20 +19,13 @@ from pyspark import SparkConf, SparkContext
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from pgtide.errors import ConfigError, EnvironmentMissing
 from pgtide.spark import java
 from pgtide.spark.jars import S3, delta_jars, s3_jars
 from pgtide.spark.paths import S3A
+from pgtide.spark.session_checks import DELTA, check_session
 from pgtide.spark.source_format import register
 
 log = logging.getLogger(__name__)
-
-SPARK = "4.1"
-
-DELTA = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-}
 
 DEFAULTS = {
     "spark.app.name": "pgtide",
@@ -85,10 +78,6 @@ RUNTIME = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 
-REFUSED = {
-    "spark.sql.files.ignoreMissingFiles": "a batch whose files are gone would read as empty",
-}
-
 VALUE_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """Loggers of PySpark that print the text of every error, row values included."""
 
@@ -118,7 +107,8 @@ def start(conf: Mapping[str, object]) -> SparkSession:
     """The same without the format ``pgtide``: registering it starts Python workers."""
     given = {name: _text(value) for name, value in conf.items()}
     builder = SparkSession.Builder()
-    running = SparkSession.getActiveSession() is not None or "PYSPARK_GATEWAY_PORT" in os.environ
+    # By the context: which session is the active one is a matter of each thread.
+    running = SparkContext._active_spark_context is not None or "PYSPARK_GATEWAY_PORT" in os.environ
     settings = given if running else _settings(given)
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -138,37 +128,13 @@ def _start_java(settings: Mapping[str, str]) -> None:
 
 def prepare(spark: SparkSession) -> SparkSession:
     """Refuse a session that pgtide cannot work with; set what can still be set."""
-    if not spark.version.startswith(f"{SPARK}."):
-        raise EnvironmentMissing(
-            f"this is Spark {spark.version}, pgtide needs {SPARK}",
-            hint=f"pip install 'pyspark=={SPARK}.*', and unset SPARK_HOME",
-        )
-    extensions = spark.conf.get("spark.sql.extensions", "") or ""
-    catalog = spark.conf.get("spark.sql.catalog.spark_catalog", "") or ""
-    if missing := missing_delta(extensions, catalog):
-        raise ConfigError(
-            "the Spark session has no Delta",
-            detail="They can only be set before the session starts.",
-            hint=f"start it with pgtide.session(), or with {' and '.join(missing)}",
-        )
-    for name, reason in REFUSED.items():
-        if spark.conf.get(name, "false") == "true":
-            raise ConfigError(f"{name} is refused", detail=f"With it {reason}.")
+    check_session(spark)
     for name, value in RUNTIME.items():
         spark.conf.set(name, value)
     for name in VALUE_LOGGERS:
         # By this door: logging.getLogger would make one that PySpark's calls do not fit.
         PySparkLogger.getLogger(name).disabled = True
     return spark
-
-
-def missing_delta(extensions: str, catalog: str) -> list[str]:
-    """The settings, as ``name=value``, that Delta lacks in a session with these two."""
-    present = {
-        "spark.sql.extensions": DELTA["spark.sql.extensions"] in extensions.split(","),
-        "spark.sql.catalog.spark_catalog": catalog == DELTA["spark.sql.catalog.spark_catalog"],
-    }
-    return [f"{name}={DELTA[name]}" for name, there in present.items() if not there]
 
 
 def _settings(given: dict[str, str]) -> dict[str, str]:
