@@ -40,6 +40,8 @@ TEXTS: list[tuple[dict[str, Any], str | None, str | None]] = [
     ({"regex": {"pattern": "(?i)É", "replace": "e"}}, "éÉ", "ee"),
     ({"regex": {"pattern": "a.c", "replace": "x"}}, "a\rc a\nc", "x a\nc"),
     ({"regex": {"pattern": r"a(?i)b", "replace": "x"}}, "aB", "x"),
+    ({"regex": {"pattern": r'^{"(\w{1,3})":{,2}', "replace": "$1"}}, '{"abc":{,2}', "abc"),
+    ({"regex": {"pattern": r"[\x{41}-\x{43}{]|\x{1F600}", "replace": "x"}}, "AD{😀", "xDxx"),
     ({"regex": {"pattern": "x", "replace": "y"}}, None, None),
     ({"replace": {"from": ".", "to": "-"}}, "1.2.3", "1-2-3"),
     ({"replace": {"from": "a", "to": ""}}, "banana", "bnn"),
@@ -67,6 +69,12 @@ def test_texts(bench: Bench) -> None:
     (found,) = bench.values(rules_of(text), names, [row])
     wrong = [case for name, case in zip(names, TEXTS, strict=True) if found[name] != case[2]]
     assert wrong == []
+    frame, cells = bench.cells(names, [])
+    out = rules_of(text).apply(cells, F.col("op"))
+    # One by one, for a plan of many columns is shown in part.
+    plans = [frame.select(cell.value)._jdf.queryExecution().analyzed().toString() for cell in out]
+    assert "sha2" in plans[-1]
+    assert not [plan for plan in plans if "Python" in plan or "udf" in plan.lower()]
 
 
 def _with(name: str, transform: dict[str, Any]) -> dict[str, Any]:

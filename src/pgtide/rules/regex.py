@@ -2,13 +2,15 @@
 
 Where the two would silently differ the pattern is rewritten: ``$`` means the
 end of the text, ``.`` everything but a newline, case folding knows all
-alphabets, groups may be named ``(?P<name>…)``. What Java cannot express is
-refused. Lookaround and back references, which RE2 lacks, work as in Java.
+alphabets, groups may be named ``(?P<name>…)``, a ``{`` that no number follows
+is a character. What Java cannot express is refused. Lookaround and back
+references, which RE2 lacks, work as in Java.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +24,7 @@ _TOKEN = re.compile(
     r"""
       (?P<quote>\\Q.*?(?:\\E|$))
     | (?P<property>\\[pP](?:\{[^}]*\}|.))
+    | (?P<point>\\x\{(?P<hex>[0-9A-Fa-f]{1,6})\})
     | (?P<escape>\\.)
     | (?P<posix>\[:\^?\w+:\])
     | (?P<open>\[\^?\]?)
@@ -29,6 +32,7 @@ _TOKEN = re.compile(
     | (?P<both>&&)
     | (?P<name>\(\?P?<(?P<group>[A-Za-z_]\w*)>)
     | (?P<flags>\(\?[a-zA-Z]*-?[a-zA-Z]*[:)])
+    | (?P<brace>\{(?!\d+(?:,\d*)?\}))
     | (?P<dollar>\$)
     | (?P<other>.)
     """,
@@ -73,6 +77,10 @@ def _parts(pattern: str, multiline: bool) -> Iterator[tuple[str, str]]:
                 yield text, re.escape(text[2:].removesuffix("\\E"))
             case "property":
                 yield text, r"\w"
+            case "point":
+                yield text, re.escape(chr(min(int(token["hex"], 16), sys.maxunicode)))
+            case "brace" if not inside:
+                yield r"\{", r"\{"
             case "escape":
                 yield text, {r"\z": r"\Z"}.get(text, text)
             case "posix" | "open" | "both" if inside:
