@@ -52,6 +52,7 @@ orders:
   source_table: orders
   destination_table: transactions
 products:
+  source_table: not_the_key
   operations: [DELETE]
 """
 
@@ -122,6 +123,7 @@ def test_routes(bench: Bench, tmp_path: Path) -> None:
     products = compiled(found, "products")
     assert products.target == ("public", "products")
     assert products.operations == {"delete"}
+    assert compiled(found, "not_the_key").route is None
     other = compiled(found, "other")
     assert (other.target, len(other.operations)) == (("public", "other"), 3)
     frame, _ = bench.cells(
