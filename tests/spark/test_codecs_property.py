@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 import re
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
@@ -54,6 +56,10 @@ def integer(bits: int) -> Kind:
     return Kind(Column("i", oid), st.integers(low, high), str, read)
 
 
+def read_oid(text: str) -> int | None:
+    return int(text) if re.fullmatch("[0-9]{1,20}", text) and int(text) < 2**32 else None
+
+
 def read_float(text: str) -> float | None:
     if text in ("NaN", "Infinity", "-Infinity"):
         return float(text)
@@ -64,17 +70,41 @@ def read_float(text: str) -> float | None:
     return None if lost else value
 
 
+def read_float4(text: str) -> float | None:
+    value = read_float(text)
+    if value is None or not math.isfinite(value):
+        return value
+    try:
+        (single,) = struct.unpack("f", struct.pack("f", value))
+    except OverflowError:
+        return None
+    return None if single == 0 and value != 0 else single
+
+
+def show_float4(value: float) -> str:
+    shortest = str(np.float32(value))
+    return show_float(value) if not math.isfinite(value) else shortest.removesuffix(".0")
+
+
 def show_float(value: float) -> str:
     names = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
     return names.get(str(value), repr(value).removesuffix(".0"))
 
 
-def read_numeric(text: str) -> Decimal | None:
-    if not re.fullmatch(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]{1,3})?", text):
-        return None
-    value = Decimal(text)
-    exact = value == value.quantize(Decimal("0.01")) if abs(value) < 10**20 else False
-    return value if exact and abs(value) < 10**8 else None
+def numeric(precision: int, scale: int) -> Kind:
+    """``numeric(p,s)``; where all digits are behind the point, Spark's type holds some more."""
+    largest = Decimal(10**precision - 1).scaleb(-scale)
+    limit, step = Decimal(10 ** max(precision - scale, 0)), Decimal(1).scaleb(-scale)
+
+    def read(text: str) -> Decimal | None:
+        if not re.fullmatch(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]{1,3})?", text):
+            return None
+        value = Decimal(text)
+        return value if abs(value) < limit and value == value.quantize(step) else None
+
+    values = st.decimals(-largest, largest, places=scale)
+    column = Column("n", 1700, (precision << 16 | scale) + 4)
+    return Kind(column, values, lambda value: f"{value:.{scale}f}", read)
 
 
 def read_date(text: str) -> Any:
@@ -201,15 +231,17 @@ def _or_none(read: Callable[[str], Any], text: str) -> Any:
 
 
 INT4 = integer(32)
-cents = st.decimals(-99999999, 99999999, places=2)
 moments = st.datetimes()
 KINDS = [
     Kind(Column("b", 16), st.booleans(), lambda v: "t" if v else "f", {"t": True, "f": False}.get),
     integer(16),
     INT4,
     integer(64),
+    Kind(Column("o", 26), st.integers(0, 2**32 - 1), str, read_oid),
     Kind(Column("f", 701), st.floats(), show_float, read_float),
-    Kind(Column("n", 1700, 655366), cents, lambda v: f"{v:.2f}", read_numeric),
+    Kind(Column("f", 700), st.floats(width=32), show_float4, read_float4),
+    numeric(10, 2),
+    numeric(2, 4),
     Kind(Column("d", 1082), st.dates(), date.isoformat, read_date),
     Kind(Column("t", 1114), moments, show_timestamp, read_timestamp),
     Kind(Column("z", 1184), moments, lambda v: show_timestamp(v) + "+00", read_timestamptz, micros),
