@@ -181,6 +181,7 @@ def test_wrong_rule_files(tmp_path: Path, old: str, new: str, message: str) -> N
     error = refused(tmp_path, "rules_file: r.yaml", r=RULES.replace(old, new, 1))
     assert message in error.message
     assert str(tmp_path / "r.yaml") in error.message
+    assert error.hint
 
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:

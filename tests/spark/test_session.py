@@ -169,7 +169,7 @@ def test_a_running_session_is_given_again(spark: SparkSession) -> None:
 def test_a_running_session_keeps_its_settings(spark: SparkSession) -> None:
     """Also when another thread asks, in which no session is the active one."""
     name = "spark.sql.shuffle.partitions"
-    mine = spark.conf.get(name)
+    mine = str(spark.conf.get(name))
     spark.conf.set(name, "77")
     try:
         with ThreadPoolExecutor(1) as thread:

@@ -62,4 +62,5 @@ def _validated(model: type[S], values: Any, path: Path) -> S:
     except ValidationError as error:
         # Not chained: the input, salts included, hangs on pydantic's error.
         problem = explain(error, str(path), model)
-    raise ConfigError(f"{path}: {problem.message}", detail=problem.detail, hint=problem.hint)
+    hint = problem.hint or "see docs/RULES.md, Files, and those of pg_flo"
+    raise ConfigError(f"{path}: {problem.message}", detail=problem.detail, hint=hint)

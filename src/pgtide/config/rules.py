@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
@@ -235,6 +236,14 @@ class Route(Section):
             for (name, quoted), old in zip(names, own, strict=True)
         )
         return first, second
+
+
+def route_of(routes: Sequence[Route], schema: str, table: str) -> Route | None:
+    """The last route that matches."""
+    for route in reversed(routes):
+        if TablePatterns([route.table]).matches(schema, table):
+            return route
+    return None
 
 
 def _exactly_one(section: Section, names: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Table names that people wrote: whether they are meant literally, and what they likely meant."""
+"""Table names that people wrote, what they meant by them, and statements for them to write."""
 
 from __future__ import annotations
 
@@ -20,3 +20,13 @@ def nearest(pattern: str, names: Iterable[tuple[str, str]]) -> str:
     wanted = pattern if "." in pattern else f"public.{pattern}"
     close = difflib.get_close_matches(wanted.replace('"', ""), known, n=3, cutoff=0.5)
     return f"Did you mean {' or '.join(close)}?" if close else "Correct source.tables."
+
+
+def identity_full(schema: str, table: str) -> str:
+    """The statement that has a table send its old rows, to be shown."""
+    return f"ALTER TABLE {_sql(schema)}.{_sql(table)} REPLICA IDENTITY FULL"
+
+
+def _sql(name: str) -> str:
+    plain = name.isidentifier() and name.isascii() and name == name.lower()
+    return name if plain else '"' + name.replace('"', '""') + '"'

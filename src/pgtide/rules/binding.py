@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Sequence
 
-from pgtide.config.rules import OPERATIONS, Filter, Rule, Transform
+from pgtide.config.rules import Filter, Rule, Transform
 from pgtide.errors import ConfigError
 from pgtide.postgres.names import is_literal
 from pgtide.rules.kinds import Field, Kind, operators
@@ -66,7 +66,7 @@ def mentioned(rule: Rule) -> list[str]:
 
 def surviving(rule: Rule, names: Collection[str]) -> dict[str, str]:
     """Old name to new name of the columns that are left after the rule."""
-    if rule.exclude is not None and set(rule.operations) == set(OPERATIONS):
+    if rule.exclude is not None:
         left = {name: name for name in names if name not in rule.exclude}
     elif rule.include is not None:
         left = {name: name for name in names if name in rule.include}

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pgtide.config import Pipeline, TablePatterns
-from pgtide.config.rules import Route, Rule
+from pgtide.config.rules import Route, Rule, route_of
 from pgtide.config.sinks import DeltaSettings, PostgresSettings, SinkSettings
 from pgtide.errors import ConfigError
 from pgtide.postgres.names import is_literal, nearest
@@ -149,7 +149,7 @@ def _keeps_state(sink: SinkSettings) -> bool:
 
 
 def _route_check(pipeline: Pipeline, shape: Shape, state: _State) -> Iterator[Check]:
-    route = _route(pipeline, shape)
+    route = route_of(pipeline.routes, *root_name(shape))
     if route is None:
         return
     names = [field.name for field in state.fields]
@@ -162,17 +162,13 @@ def _route_check(pipeline: Pipeline, shape: Shape, state: _State) -> Iterator[Ch
         yield fail("rules", f"route of {shape.name}: {error.message}", _sentence(error.hint))
 
 
-def _route(pipeline: Pipeline, shape: Shape) -> Route | None:
-    return next((route for route in reversed(pipeline.routes) if _meant(route, shape)), None)
-
-
 def _clashes(pipeline: Pipeline, tables: Sequence[Shape]) -> Iterator[Check]:
     """Two tables that would be written to one."""
     taken: dict[tuple[str, str], str] = {}
     for shape in tables:
         if shape.root_oid:
             continue  # partitions of one table may well go to one place
-        route = _route(pipeline, shape)
+        route = route_of(pipeline.routes, shape.schema, shape.table)
         target = route.target(shape.schema, shape.table) if route else (shape.schema, shape.table)
         if target in taken:
             text = f"{taken[target]} and {shape.name} both go to {'.'.join(target)}"

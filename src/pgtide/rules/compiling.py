@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType
 
 from pgtide.config.patterns import TablePatterns
-from pgtide.config.rules import OPERATIONS, Operation, Route, Rule
+from pgtide.config.rules import OPERATIONS, Operation, Route, Rule, route_of
 from pgtide.errors import ConfigError
 from pgtide.rules.binding import applies, bind, key_changed, renamed, surviving
 from pgtide.rules.cells import Cell, all_sent
@@ -37,14 +37,6 @@ def compile_rules(
     )
     route = route_of(routes, schema, table)
     return TableRules((schema, table), tuple(chosen), route)
-
-
-def route_of(routes: Sequence[Route], schema: str, table: str) -> Route | None:
-    """The last route that matches."""
-    for route in reversed(routes):
-        if TablePatterns([route.table]).matches(schema, table):
-            return route
-    return None
 
 
 @dataclass(frozen=True, slots=True)

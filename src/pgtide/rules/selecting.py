@@ -8,7 +8,7 @@ from pgtide.config import Pipeline, TablePatterns
 from pgtide.config.rules import Rule
 from pgtide.config.sinks import DeltaSettings, FileSettings, PivotSettings, SinkSettings
 from pgtide.errors import ConfigError
-from pgtide.postgres.names import is_literal, nearest
+from pgtide.postgres.names import identity_full, is_literal, nearest
 from pgtide.postgres.verdict import Check, fail, warn
 from pgtide.rules.binding import bind
 from pgtide.rules.kinds import Field, Kind, kind_of
@@ -50,8 +50,7 @@ def _pivot_checks(
     divided = any(other.root_oid == shape.oid for other in shapes)
     if shape.replica_identity != "f" and not divided:
         text = f"updates and deletes of {shape.name} are refused: they lack the old row"
-        table = f"{_sql(shape.schema)}.{_sql(shape.table)}"
-        yield warn("pivot", text, f"Run: ALTER TABLE {table} REPLICA IDENTITY FULL;")
+        yield warn("pivot", text, f"Run: {identity_full(shape.schema, shape.table)};")
 
 
 def _column_checks(pivot: PivotSettings, rules: Sequence[Rule], shape: Shape) -> Iterator[Check]:
@@ -82,8 +81,3 @@ def _after_rules(rules: Sequence[Rule], shape: Shape) -> dict[str, Kind]:
         if TablePatterns([rule.table]).matches(shape.schema, shape.table):
             fields = bind(rule, fields)
     return {field.name: field.kind for field in fields}
-
-
-def _sql(name: str) -> str:
-    plain = name.isidentifier() and name.isascii() and name == name.lower()
-    return name if plain else '"' + name.replace('"', '""') + '"'

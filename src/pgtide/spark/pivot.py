@@ -26,6 +26,7 @@ from pyspark.sql.types import (
 
 from pgtide.config.sinks import PivotSettings
 from pgtide.errors import ConfigError, PipelineError
+from pgtide.postgres.names import identity_full
 from pgtide.rules import TableRules
 from pgtide.rules.cells import Cell
 from pgtide.shape import Shape
@@ -96,7 +97,7 @@ def require_old_rows(shapes: Iterable[Shape]) -> None:
                 "a pivot needs the old rows of its table",
                 detail=f"{shape.name} does not send them: it has no REPLICA IDENTITY FULL. "
                 "Updates and deletes that were logged before it has cannot be told.",
-                hint=f"ALTER TABLE {_sql(shape.schema)}.{_sql(shape.table)} REPLICA IDENTITY FULL",
+                hint=identity_full(shape.schema, shape.table),
             )
 
 
@@ -229,8 +230,3 @@ def _instant(value: Column, kind: DataType, name: str) -> Column:
     if isinstance(kind, DateType):
         return F.concat(value.cast("string"), F.lit(" 00:00:00Z")).cast(TimestampType())
     raise ConfigError(f"column {name} is no time", hint="Name a timestamp or date column.")
-
-
-def _sql(name: str) -> str:
-    plain = name.isidentifier() and name.isascii() and name == name.lower()
-    return name if plain else '"' + name.replace('"', '""') + '"'

@@ -1,7 +1,7 @@
 """What pgtide needs of a Spark session, whoever made it.
 
-Asked of every session that a function of pgtide is given: without Delta nothing can be read, and
-with a setting that Spark offers for broken tables a part of the log would be, without a word.
+Asked of every session that is to read a log or write a target: without Delta neither can be done,
+and with a setting that Spark has for broken tables a part of the log would be left out unnoticed.
 """
 
 from __future__ import annotations

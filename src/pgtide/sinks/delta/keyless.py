@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from pgtide.errors import PipelineError
 from pgtide.pipeline.steps import Rows
+from pgtide.postgres.names import identity_full
 from pgtide.sinks.delta.columns import DELETED, LSN, SEQ
 from pgtide.sinks.delta.mirror import GONE, OWN, MirrorPlan
 from pgtide.sinks.delta.reached import Portion
@@ -38,7 +39,7 @@ def write_keyless(target: Target, plan: MirrorPlan, portion: Portion, events: Da
         raise PipelineError(
             "a table without a key cannot be mirrored",
             detail=f"{'.'.join(step.table)} has no key, and the source does not send old rows.",
-            hint=f"ALTER TABLE {'.'.join(step.table)} REPLICA IDENTITY FULL, or use mode: history.",
+            hint=f"{identity_full(*step.table)}, or use mode: history.",
         )
     _merge(target, plan, portion, _net(plan, step, events))
 
