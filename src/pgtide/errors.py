@@ -18,6 +18,7 @@
     │   │   └── IdentityMissing            UPDATE or DELETE would fail at the source
     │   ├── LogError                   the change log cannot be used                   exit 1
     │   │   ├── LogMissing                 there is no log at that path
+    │   │   ├── LogDenied                  its storage refuses the keys, or has no such bucket
     │   │   ├── LogFenced                  another capture writes this log
     │   │   └── LogGap                     the log no longer holds the position asked for
     │   ├── PipelineError              a pipeline cannot go on                         exit 1
@@ -140,6 +141,10 @@ class LogError(TerminalError):
 
 class LogMissing(LogError):
     """There is no change log at that path."""
+
+
+class LogDenied(LogError):
+    """The log's storage refuses: the keys are wrong or lack a right, or there is no such bucket."""
 
 
 class LogFenced(LogError):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from pgtide.errors import LogFenced
+from pgtide.capture.engine import IN_HASTE_PATIENCE_S
+from pgtide.errors import LogDenied, LogFenced
 from pgtide.log.maintenance import Maintenance
 from pgtide.log.reader import Log
 from pgtide.log.writer import LogWriter
@@ -40,6 +43,17 @@ def test_rows_arrive_and_survive_compaction(captured: Captured, gear: str) -> No
     captured.execute("INSERT INTO t VALUES (1000)")
     captured.capture(gear)
     assert ids(captured) == [*expected, "1000"]
+
+
+def test_wrong_keys_end_it(captured: Captured) -> None:
+    """They will not become right; a store that does not answer is tried for a minute."""
+    log = captured.config.log
+    storage = {**log.storage, "AWS_SECRET_ACCESS_KEY": "wrong"}
+    wrong = log.model_copy(update={"storage": storage})
+    began = time.monotonic()
+    with pytest.raises(LogDenied):
+        captured.capture(config=captured.config.model_copy(update={"log": wrong}))
+    assert time.monotonic() - began < IN_HASTE_PATIENCE_S / 2
 
 
 def test_a_second_writer_is_fenced(captured: Captured) -> None:

@@ -60,6 +60,21 @@ def test_without_a_capture_the_next_one_does_it(
     assert (told["state"], told["rows"], told["reason"]) == ("done", 2, "asked")
 
 
+def test_names_that_are_swapped_before_it_is_done(
+    filled: Captured, call: Callable[..., Any]
+) -> None:
+    """Whoever asks means the table that has the name then."""
+    filled.execute("CREATE TABLE u (id int PRIMARY KEY, v text); INSERT INTO u VALUES (1, 'other')")
+    filled.capture()
+    call("refresh", "public.t", "--no-wait")
+    for old, new in (("t", "aside"), ("u", "t"), ("aside", "u")):
+        filled.execute(f"ALTER TABLE {old} RENAME TO {new}")
+    filled.capture()
+    found = filled.events("read")
+    assert {event.table for event in found} == {"u"}
+    assert len(found) == 300
+
+
 def test_steering(filled: Captured, call: Callable[..., Any]) -> None:
     call("refresh", "public.t", "--no-wait")
     (told,) = json.loads(call("refresh", "--list", "--json")[1])

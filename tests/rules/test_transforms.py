@@ -8,6 +8,7 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import TimestampType
 
 from pgtide.errors import ConfigError
 from tests.rules.bench import UNSENT, Bench, rules_of
@@ -162,6 +163,20 @@ def test_computed_types(bench: Bench) -> None:
     assert (keep, values["b"], values["c"]) == (True, True, Decimal("1.25"))
 
 
+def test_types_whatever_the_session_takes_a_timestamp_for(
+    bench: Bench, spark: SparkSession
+) -> None:
+    text = one(sql="c + INTERVAL 1 HOUR")
+    frame, cells = bench.cells({"c": "timestamptz"}, [{"c": "2024-05-01 12:00:00+00"}])
+    spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    try:
+        (cell,) = rules_of(text).apply(cells, F.col("op"))
+        assert cell.type == TimestampType()
+        assert frame.select(cell.text).head() == ("2024-05-01 13:00:00+00",)
+    finally:
+        spark.conf.unset("spark.sql.timestampType")
+
+
 @pytest.mark.parametrize(
     ("transform", "kind", "message"),
     [
@@ -171,6 +186,7 @@ def test_computed_types(bench: Bench) -> None:
         ({"regex": {"pattern": "(?i)a(?-x", "replace": ""}}, "text", "its pattern does not comp"),
         ({"regex": {"pattern": "a", "replace": "$1"}}, "text", "its replacement names a group 1"),
         ({"sql": "array(c)"}, "text", "its SQL gives array<string>"),
+        ({"sql": "named_struct('a b', c)"}, "text", "its SQL gives struct<a b:string>"),
         ({"sql": "nope"}, "text", "its SQL cannot be used"),
     ],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pgtide.errors import EnvironmentMissing
-from pgtide.spark.jars import delta_jars, delta_package, s3_package
+from pgtide.spark.jars import delta_jars, delta_package, s3_jars, s3_package
 from pgtide.spark.paths import object_store_settings
 from pgtide.spark.session import _settings
 
@@ -50,6 +50,20 @@ def test_s3_is_that_of_sparks_hadoop_and_only_fetched_for_it(
             str(tmp_path / "pgtide" / "jars" / delta_place / "delta.jar"),
             *([jar] if jar.startswith("hadoop") else []),
         ]
+
+
+@pytest.mark.parametrize("jars", [(), ("3.4.1", "3.4.2")])
+def test_a_spark_whose_hadoop_cannot_be_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jars: tuple[str, ...]
+) -> None:
+    (tmp_path / "jars").mkdir()
+    for version in jars:
+        (tmp_path / "jars" / f"hadoop-client-api-{version}.jar").touch()
+    monkeypatch.setattr("pgtide.spark.jars.spark_home", lambda: tmp_path)
+    with pytest.raises(EnvironmentMissing, match="for S3") as caught:
+        s3_jars()
+    assert str(tmp_path / "jars") in caught.value.detail
+    assert "hadoop-aws" in caught.value.hint
 
 
 def test_without_a_repository_the_error_says_what_to_do(

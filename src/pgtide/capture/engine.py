@@ -22,7 +22,14 @@ from collections.abc import Callable
 from pgtide.capture.progress import Progress, ProgressFile
 from pgtide.capture.session import CaptureSession
 from pgtide.config import Config
-from pgtide.errors import LogMissing, LogUnavailable, PgtideError, SlotBusy, TransientError
+from pgtide.errors import (
+    LogDenied,
+    LogMissing,
+    LogUnavailable,
+    PgtideError,
+    SlotBusy,
+    TransientError,
+)
 from pgtide.log.storage import Storage
 
 logger = logging.getLogger(__name__)
@@ -93,6 +100,9 @@ class Capture:
         if isinstance(error, LogMissing) and self._opened:
             hint = "Put it back; capture goes on by itself."
             return LogUnavailable("the log is gone", detail=error.detail, hint=hint)
+        if isinstance(error, LogDenied) and self._opened:
+            hint = "Give the keys their rights back; capture goes on by itself."
+            return LogUnavailable(error.message, detail=error.detail, hint=hint)
         return error
 
     def _patience(self, error: PgtideError, in_haste: bool) -> float:
@@ -118,7 +128,7 @@ class Capture:
     def _tick(self, *, force: bool = False) -> None:
         try:
             self._file.write(force=force)
-        except LogUnavailable:
+        except (LogUnavailable, LogDenied):
             # The log itself is unavailable: its own error says so, this file is a by-product.
             if not force:
                 raise

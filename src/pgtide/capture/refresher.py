@@ -21,7 +21,7 @@ from pgtide.capture.rewrites import Rewrite
 from pgtide.capture.seeding import Seeding
 from pgtide.capture.windows import Windows
 from pgtide.config import Config, TablePatterns
-from pgtide.errors import PgtideError, TransientError
+from pgtide.errors import PgtideError, TableGone, TransientError
 from pgtide.log.reader import Log
 from pgtide.log.refreshes import Refresh, RefreshStore, Standing
 from pgtide.log.storage import Storage
@@ -30,7 +30,7 @@ from pgtide.postgres.connection import SqlConnection, connect
 from pgtide.snapshot.incremental import request_everything
 from pgtide.snapshot.key_chunks import KeyedTable, Limits
 from pgtide.snapshot.key_plan import KeyPlan
-from pgtide.snapshot.relations import relations_of
+from pgtide.snapshot.relations import relations_of, table_named
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +38,7 @@ LOOK_INTERVAL_S = 0.5
 SAVE_INTERVAL_S = 0.5
 DEFAULT_RATE = 50_000  # rows a second: what a server hardly notices
 READERS = 2  # connections that read at a time, unless configured
+_BY_PEOPLE = ("asked", "repair")  # who are told; of the others the log says itself what is gone
 
 
 class Refresher:
@@ -182,8 +183,14 @@ class _Service:
         with connect(url, application_name="pgtide refresh") as conn:
             conn.execute("SET synchronous_commit = local")  # a standby need not have watermarks
             patterns = TablePatterns(self._config.source.tables)
-            request = self._request
-            relations = relations_of(conn, request.table, patterns, request.oid)
+            oid = self._request.oid or table_named(conn, self._request.table, patterns)
+            relations = relations_of(conn, oid, patterns)
+            if not relations and self._request.reason in _BY_PEOPLE:
+                raise TableGone(
+                    f"there is no table {self._request.table} any more",
+                    detail="It was dropped, or renamed to what is not captured, since.",
+                    hint=f"pgtide refresh --cancel {self._request.id}",
+                )
             done = relations.index(int(self._place[0])) if self._began(relations) else 0
             for oid in relations[done:]:
                 self._relation(oid)

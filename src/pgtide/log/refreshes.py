@@ -53,7 +53,7 @@ class Refresh:
     replace: bool = False  # rows that only targets have are to go
     chunk_rows: int | None = None  # None: as configured
     max_rate: int | None = None  # rows a second
-    oid: int | None = None  # of the table, if it is meant by whatever name it has by now
+    oid: int | None = None  # of the table, whatever name it has by now; None: who has it then
     reason: Reason = "asked"
     requested_at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
@@ -61,6 +61,10 @@ class Refresh:
     def whole(self) -> bool:
         """Whether every row of the table is read."""
         return all(limit is None for limit in (self.where, self.keys, self.low, self.high))
+
+    def is_of(self, table: str, oid: int) -> bool:
+        """Whether it reads this table: two may have swapped their names since it was asked for."""
+        return self.table == table if self.oid is None else self.oid == oid
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +135,13 @@ class RefreshStore:
         self.get(id)
         self._write(id, "control", {"wanted": wanted})
 
-    def completing(self, schema: str, table: str) -> bool:
+    def completing(self, table: str, oid: int) -> bool:
         """Whether all rows of a table are still being read: queued, or under way.
 
         While that is so, a row that a target does not have yet comes as a whole later.
         """
-        name = f"{schema}.{table}"
         return any(
-            request.table == name and request.whole and self.is_open(request.id)
+            request.is_of(table, oid) and request.whole and self.is_open(request.id)
             for request in self.requests()
         )
 

@@ -20,7 +20,8 @@ import pyarrow as pa
 from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
-from pgtide.errors import ConfigError, LogError, LogUnavailable
+from pgtide.errors import ConfigError, LogDenied, LogError, LogUnavailable
+from pgtide.log.denial import denial
 from pgtide.log.direct_file import DirectFile
 
 # delta-rs takes %20 for a space wherever it stands, and fails on the others.
@@ -242,9 +243,22 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def unavailable(exc: OSError) -> LogUnavailable:
-    """The error for storage that refused: full, gone, read-only or unreachable."""
-    return LogUnavailable(
+def denied(exc: Exception) -> LogDenied | None:
+    """The error for storage that will go on refusing, if that is what it says."""
+    said = denial(exc)
+    if said is None:
+        return None
+    return LogDenied(
+        "the log's storage refuses access",
+        detail=said,
+        hint="Correct log.path (the bucket) or log.storage (keys and their rights), then run: "
+        "pgtide check",
+    )
+
+
+def unavailable(exc: OSError) -> LogUnavailable | LogDenied:
+    """The error for storage that refused: full, gone, read-only or unreachable; or for good."""
+    return denied(exc) or LogUnavailable(
         "the log's storage failed",
         detail=f"{exc.strerror or type(exc).__name__}.",
         hint="Free space or repair the storage; nothing was confirmed, capture goes on by itself.",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from deltalake import DeltaTable, PostCommitHookProperties
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from pgtide.errors import LogFenced, LogMissing, LogUnavailable
-from pgtide.log.storage import Storage
+from pgtide.errors import LogDenied, LogFenced, LogMissing, LogUnavailable
+from pgtide.log.storage import Storage, denied
 from pgtide.position import Lsn
 
 # Checkpoints and clean-up are maintenance's, off the commit path.
@@ -24,16 +24,16 @@ def open_table(storage: Storage) -> DeltaTable:
             hint="Check log.path, or make a log: pgtide init, then pgtide capture",
         ) from None
     except (DeltaError, OSError) as exc:
-        raise LogUnavailable(
+        raise denied(exc) or LogUnavailable(
             "the log cannot be opened",
             detail=str(exc).splitlines()[0],
             hint="Check that log.path and log.storage are right and the storage answers.",
         ) from exc
 
 
-def create_refused(exc: Exception, storage: Storage) -> LogUnavailable:
+def create_refused(exc: Exception, storage: Storage) -> LogUnavailable | LogDenied:
     """The error for a table that could not be made."""
-    return LogUnavailable(
+    return denied(exc) or LogUnavailable(
         "the log cannot be made",
         detail=f"{storage.root}: {str(exc).splitlines()[0]}",
         hint="Check that log.path and log.storage are right, then run again: pgtide init",

@@ -22,10 +22,13 @@ class Completion:
         self._log = log
 
     def covers(self, table: TableName, oid: int, at: Position) -> bool:
-        """Whether rows of a table are still to be read behind a position of the log."""
+        """Whether rows of a table are still to be read behind a position of the log.
+
+        One partition's rows are not all of them.
+        """
         name = ".".join(table)
         return any(
-            (request.table == name or request.oid == oid) and _reads_behind(standing, at)
+            request.is_of(name, oid) and _reads_behind(standing, at)
             for request, standing in self._refreshes
         )
 

@@ -19,7 +19,14 @@ from typing import Any
 
 from pyarrow import fs
 
-from pgtide.errors import ConfigError, LogUnavailable, PgtideError, PipelineError, TransientError
+from pgtide.errors import (
+    ConfigError,
+    LogDenied,
+    LogUnavailable,
+    PgtideError,
+    PipelineError,
+    TransientError,
+)
 from pgtide.log.files import delete, walk
 from pgtide.log.storage import Storage, unavailable
 from pgtide.position import Lsn, Position
@@ -170,7 +177,7 @@ class StateFile:
         """Whether there is a state, be it one that cannot be read."""
         try:
             return self._log.read(f"{self._directory}/state.json") is not None
-        except LogUnavailable:
+        except (LogUnavailable, LogDenied):
             return True
 
     def save(self, state: State) -> None:

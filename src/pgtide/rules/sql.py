@@ -19,6 +19,7 @@ from pyspark.sql import types as t
 
 from pgtide.errors import ConfigError
 from pgtide.rules.cells import Cell
+from pgtide.spark.sql_text import type_name
 
 _ROW = "pgtide_row"
 _ASKED = "pgtide_asked"  # the column of the frame that Spark is asked about: no name of a user's
@@ -89,7 +90,7 @@ def _type(sql: str, named: dict[str, str], chosen: list[Cell]) -> t.DataType:
     Their values are no constants to Spark: some functions take nothing else.
     """
     fields = [
-        f"'{named[cell.name]}', IF({_ASKED} < 0, CAST(NULL AS {cell.type.simpleString()}), NULL)"
+        f"'{named[cell.name]}', IF({_ASKED} < 0, CAST(NULL AS {type_name(cell.type)}), NULL)"
         for cell in chosen
     ]
     row = f"named_struct({', '.join(fields)})" if fields else "0"

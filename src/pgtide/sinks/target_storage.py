@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from pgtide.errors import LogUnavailable, TargetError, TargetUnavailable
+from pgtide.errors import LogDenied, LogUnavailable, TargetError, TargetUnavailable
+from pgtide.log.denial import denial
 from pgtide.log.storage import Storage
+from pgtide.spark.failures import target_denied
 
 _NEVER = (FileExistsError, NotADirectoryError, PermissionError)
 
@@ -35,7 +37,11 @@ def target_answers() -> Iterator[None]:
     """Raise what storage refuses as an error of the target."""
     try:
         yield
+    except LogDenied as exc:
+        raise target_denied(exc.detail) from exc
     except (OSError, LogUnavailable) as exc:
+        if said := denial(exc):
+            raise target_denied(said) from exc
         reason = exc.detail if isinstance(exc, LogUnavailable) else exc.strerror
         raise TargetUnavailable(
             "the storage of a target failed",

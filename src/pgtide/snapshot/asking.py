@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -21,7 +22,7 @@ from pgtide.postgres.connection import connect, translate
 from pgtide.postgres.publication import publication_names
 from pgtide.shape import Column
 from pgtide.snapshot.key_chunks import Chunk, KeyedTable, Limits
-from pgtide.snapshot.relations import relations_of
+from pgtide.snapshot.relations import relations_of, table_named
 
 POLL_S = 0.2
 
@@ -48,17 +49,22 @@ def ask(config: Config, request: Refresh) -> Refresh:
             hint="Replace the whole table, a range, or keys.",
         )
     store = store_of(config)
-    _try(config, request)
+    request = _try(config, request)
     store.add(request)
     return request
 
 
-def _try(config: Config, request: Refresh) -> None:
-    """Plan the first chunk: says whether table, key and condition are what they should be."""
+def _try(config: Config, request: Refresh) -> Refresh:
+    """Plan the first chunk: says whether table, key and condition are what they should be.
+
+    The request is of the table that has the name now, whatever it is called when it is read.
+    """
     url = config.source.url.reveal()
     try:
         with connect(url, application_name="pgtide refresh") as conn:
-            relations = relations_of(conn, request.table, TablePatterns(config.source.tables))
+            patterns = TablePatterns(config.source.tables)
+            root = table_named(conn, request.table, patterns)
+            relations = relations_of(conn, root, patterns)
             publications = tuple(publication_names(conn, config.source.slot))
     except psycopg.Error as exc:
         raise translate(exc) from exc
@@ -78,6 +84,7 @@ def _try(config: Config, request: Refresh) -> None:
             table.try_out(Chunk(keys=request.keys[:1] if request.keys else None))
         finally:
             table.close()
+    return replace(request, oid=root)
 
 
 def _require_same_order(key: Column) -> None:

@@ -8,18 +8,9 @@ from pgtide.postgres.catalog import read_layouts, selects
 from pgtide.postgres.connection import SqlConnection
 
 
-def relations_of(
-    conn: SqlConnection, table: str, patterns: TablePatterns, oid: int | None = None
-) -> list[int]:
-    """The oids of the relations to read, in a fixed order.
-
-    ``oid``: the table that is meant, whatever it is called by now. If that is gone there is
-    nothing to read, and the log says so itself.
-    """
-    layouts = read_layouts(conn)
-    if oid is not None and (oid not in layouts or not selects(patterns, layouts[oid])):
-        return []
-    named = [s for s in layouts.values() if (s.name == table if oid is None else s.oid == oid)]
+def table_named(conn: SqlConnection, table: str, patterns: TablePatterns) -> int:
+    """The oid of a captured table that has this name now."""
+    named = [shape for shape in read_layouts(conn).values() if shape.name == table]
     if not named:
         raise TableGone(
             f"there is no table {table}", hint="Write it as schema.table, without quotes."
@@ -28,9 +19,20 @@ def relations_of(
         raise ConfigError(
             f"{table} is not captured", hint="Add it to source.tables, then run: pgtide init"
         )
+    return named[0].oid
+
+
+def relations_of(conn: SqlConnection, oid: int, patterns: TablePatterns) -> list[int]:
+    """The oids of the relations to read, in a fixed order; by whatever name the table has by now.
+
+    If it is gone there is nothing to read, and the log says so itself.
+    """
+    shape = read_layouts(conn, oid=oid).get(oid)
+    if shape is None or not selects(patterns, shape):
+        return []
     leaves = conn.execute(
         "SELECT relid::oid::bigint FROM pg_catalog.pg_partition_tree(%s::oid) WHERE isleaf"
         " ORDER BY 1",
-        [named[0].oid],
+        [oid],
     ).fetchall()
-    return [oid for (oid,) in leaves] or [named[0].oid]
+    return [leaf for (leaf,) in leaves] or [oid]

@@ -14,16 +14,27 @@ from pgtide.errors import (
     LogError,
     PgtideError,
     PipelineError,
+    TargetError,
     TargetUnavailable,
     Unrepresentable,
 )
+from pgtide.log.denial import denial
 from pgtide.position import Lsn, Position
 from pgtide.spark.layout import MARKER, NOT_SENT
 
 _REFUSED = re.compile(rf"({re.escape(MARKER)}|{re.escape(NOT_SENT)}) (.+) at ([0-9A-F]+):(\d+)")
 _DAMAGED = "a row of the log does not fit its shape"
 _CONFLICTS = ("Concurrent", "ProtocolChangedException", "MetadataChangedException")
-_STORAGE = ("java.net.", "java.io.IOException", "SdkClientException", "NoSuchFileException")
+_STORAGE = (
+    *("java.net.", "java.io.IOException", "SdkClientException", "NoSuchFileException"),
+    *("AWSServiceThrottledException", "AWSStatus500Exception", "AWSApiCallTimeoutException"),
+    *("AWSNoResponseException", "AWSClientIOException", "RequestTimeTooSkewed"),
+)
+# What S3A makes of 401 and 403, of 404 for a bucket, and of keys that nobody gave.
+_DENIED = re.compile(
+    r"\b(AccessDeniedException(?=: s3)|UnknownStoreException|NoAuthWithAWSException"
+    r"|NoAwsCredentialsException)\b"
+)
 # What a store says, below what delta-rs wanted of it.
 _STORE = re.compile(r"Generic (?!DeltaTable )\w+ error")
 _LOST = ("SPARK_JOB_CANCELLED", "ExecutorLostFailure", "java.nio.channels.")
@@ -48,6 +59,8 @@ def as_pgtide_error(error: BaseException, doing: str) -> PgtideError:
             detail=f"Found while {doing}.",
             hint="The log is damaged: restore it from a backup or start a new one.",
         )
+    if said := denial(error) or _denial_of_spark(text):
+        return target_denied(f"{said} It was asked while {doing}.")
     if any(name in text for name in (*_CONFLICTS, *_STORAGE, *_LOST)):
         return TargetUnavailable(
             "Spark could not read or write", detail=f"{_fact(error)} while {doing}."
@@ -71,6 +84,24 @@ def as_pgtide_error(error: BaseException, doing: str) -> PgtideError:
             hint=_OF_A_RULE,
         )
     return PipelineError("Spark failed", detail=f"{_fact(error)} while {doing}.")
+
+
+def target_denied(said: str) -> TargetError:
+    """The error for a store that will go on refusing."""
+    return TargetError(
+        "the storage of a target refuses access",
+        detail=said,
+        hint="Correct path (the bucket) or storage (keys and their rights) of the pipeline's sink, "
+        "then run: pgtide run",
+    )
+
+
+def _denial_of_spark(text: str) -> str | None:
+    """What S3 refuses for good, as Hadoop names it."""
+    found = _DENIED.search(text)
+    if found is None or "RequestTimeTooSkewed" in text:
+        return None
+    return f"Spark was told {found[1]}."
 
 
 def unsent_at(error: BaseException) -> Position | None:

@@ -42,8 +42,17 @@ def delta_package() -> str:
 
 def s3_package() -> str:
     """Maven coordinates of S3 for the Hadoop that the installed Spark has."""
-    (client,) = (spark_home() / "jars").glob(f"{HADOOP}-*.jar")
-    return f"org.apache.hadoop:{S3}:{client.stem.removeprefix(f'{HADOOP}-')}"
+    place = spark_home() / "jars"
+    clients = list(place.glob(f"{HADOOP}-*.jar"))
+    if len(clients) != 1:
+        raise EnvironmentMissing(
+            "which jar files Spark needs for S3 cannot be told",
+            detail=f"{place} has {len(clients)} files {HADOOP}-*.jar, of which one says the "
+            "version of Hadoop.",
+            hint=f"Install PySpark anew: pip install --force-reinstall pyspark; or put {S3} of "
+            "your Hadoop's version, with what it needs, beside them.",
+        )
+    return f"org.apache.hadoop:{S3}:{clients[0].stem.removeprefix(f'{HADOOP}-')}"
 
 
 def delta_jars(conf: Mapping[str, str] | None = None) -> list[Path]:

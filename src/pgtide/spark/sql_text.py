@@ -39,7 +39,10 @@ def pattern(regex: str) -> Sql:
 
 
 def type_name(kind: DataType) -> str:
-    """A type as SQL spells it; ``timestamp`` alone is whichever the session's settings say."""
+    """A type of a column as SQL spells it: none is a struct, whose fields may have any name.
+
+    ``timestamp`` alone is whichever the session's settings say.
+    """
     return _INSTANT.sub("timestamp_ltz", kind.simpleString())
 
 

@@ -26,7 +26,7 @@ def request(table: TableReport) -> Refresh:
     """
     few = len(table.keys) == table.differing <= REPAIRED
     keys = tuple(dict.fromkeys(table.keys)) if few else None
-    return Refresh(table=table.table, keys=keys, replace=True, reason="repair")
+    return Refresh(table.table, keys=keys, replace=True, oid=table.oid, reason="repair")
 
 
 def repairable(table: TableReport) -> bool:

@@ -42,6 +42,7 @@ class TableReport:
     note: str = ""  # what the target does not have: the table, which may be empty, or columns
     seconds: float = 0.0
     keys: list[tuple[str, ...]] = field(default_factory=list, repr=False)  # to be repaired
+    oid: int | None = field(default=None, repr=False)  # by which that finds the table
 
     @property
     def differing(self) -> int:
@@ -54,7 +55,7 @@ class TableReport:
 
     def document(self) -> dict[str, Any]:
         fields = asdict(self)
-        del fields["keys"]
+        del fields["keys"], fields["oid"]
         fields["equal"] = self.equal
         fields["seconds"] = round(self.seconds, 3)
         return fields

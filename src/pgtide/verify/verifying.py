@@ -283,7 +283,7 @@ class Verification:
         parked = {} if state is None else state.parked
         pinned = []
         for root in roots:
-            table = tables.setdefault(root.name, TableReport(root.name))
+            table = tables.setdefault(root.name, TableReport(root.name, oid=root.oid))
             table.position, table.sample = str(held.moment.after), self._options.sample
             mine = tuple(r for r in relations[root.oid] if r.oid in known[root.oid])
             try:
@@ -304,7 +304,7 @@ class Verification:
 
     def _refuse_unread(self, members: Sequence[Shape]) -> None:
         store = RefreshStore(self._storage)
-        if any(store.completing(shape.schema, shape.table) for shape in members):
+        if any(store.completing(shape.name, shape.oid) for shape in members):
             raise Refused("its rows are still being read from the source")
 
     def _shown(self, table: str) -> Callable[[int, int], None] | None:
