@@ -88,6 +88,7 @@ def test_defaults_are_filled_in_once(spark: SparkSession, captured: Captured) ->
     captured.run("CREATE TABLE t (id int PRIMARY KEY);\nINSERT INTO t VALUES (1), (2), (3);\n")
     run_pipeline(spark, captured)
     captured.run("ALTER TABLE t ADD b int DEFAULT 5;\nUPDATE t SET b = 7 WHERE id = 1;\n")
+    captured.run("ALTER TABLE t ALTER b SET NOT NULL;\n")  # another shape of the same columns
     run_pipeline(spark, captured)
     captured.run("CREATE INDEX ON t (b);\nCOMMENT ON TABLE t IS 'x';\n")
     captured.run(

@@ -134,6 +134,8 @@ def test_a_table_takes_the_name_of_a_dropped_one(
     config = configure(captured, "mirror", dropped_tables=dropped_tables)
     run(spark, captured, config)
     captured.run("DROP TABLE t;\nALTER TABLE fresh RENAME TO t;\nINSERT INTO t VALUES (3);")
+    # It has another shape by the time that the rename is read.
+    captured.run("ALTER TABLE t REPLICA IDENTITY FULL;")
     for _ in range(2):
         run(spark, captured, config)
         assert lake(spark, captured, "t") == [(2,), (3,)]
