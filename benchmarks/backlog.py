@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from benchmarks import child
+from benchmarks.processes import descendants
 from benchmarks.report import Bar, finish, progress
 from benchmarks.server import Server, running, work_directory
 
@@ -56,11 +56,11 @@ def main() -> int:
             raise SystemExit(f"pgtide run ended with exit code {run.returncode}")
         _compare(server, lake)
     figures = {
-        "peak_rss_mb": sum(peaks.values()) / 1e6,
+        "peak_rss_mb": sum(peaks.values()),
         "seconds": seconds,
         "changes_per_s": options.changes / seconds,
     }
-    return finish("backlog", figures, BARS, {}, changes=options.changes)
+    return finish("backlog", figures, BARS, peaks, changes=options.changes)
 
 
 def _options() -> argparse.Namespace:
@@ -93,24 +93,14 @@ def _prepare(server: Server, directory: Path, changes: int) -> tuple[Path, Path]
     return config, lake
 
 
-def _watch(run: subprocess.Popen[bytes]) -> dict[int, int]:
-    """The most memory that each process of the run has had, in bytes."""
-    peaks: dict[int, int] = {}
+def _watch(run: subprocess.Popen[bytes]) -> dict[str, float]:
+    """The most memory that each process of the run has had, in MB."""
+    peaks: dict[str, float] = {}
     while run.poll() is None:
-        for process in Path("/proc").glob("[0-9]*"):
-            try:
-                if os.getsid(int(process.name)) == run.pid:
-                    peaks[int(process.name)] = _peak_bytes(process)
-            except (OSError, StopIteration):
-                continue  # it has ended meanwhile
+        for process in descendants(run.pid):
+            peaks[process.name] = max(peaks.get(process.name, 0.0), process.peak_mb)
         time.sleep(SAMPLE_S)
     return peaks
-
-
-def _peak_bytes(process: Path) -> int:
-    lines = (process / "status").read_text().splitlines()
-    line = next(line for line in lines if line.startswith("VmHWM:"))
-    return int(line.split()[1]) * 1024
 
 
 def _compare(server: Server, lake: Path) -> None:

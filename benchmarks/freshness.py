@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import signal
 import subprocess
@@ -23,6 +22,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from benchmarks import child
+from benchmarks.processes import descendants
 from benchmarks.report import Bar, finish, percentile, progress
 from benchmarks.server import Server, running, work_directory
 
@@ -201,17 +201,9 @@ def _until(condition: Any, run: subprocess.Popen[bytes]) -> None:
         time.sleep(POLL_S)
 
 
-def _cpu_seconds(session: int) -> float:
-    """CPU time of all processes of a session: run, capture, JVM."""
-    ticks = 0
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # it has ended meanwhile
-        if int(fields[3]) == session:
-            ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+def _cpu_seconds(run: int) -> float:
+    """CPU time of run, capture and Java."""
+    return sum(process.cpu_s for process in descendants(run))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,22 +27,28 @@ TABLES = {
     "pgbench_branches": (1, ["int", "int", "string"]),
     "pgbench_history": (0, ["int", "int", "int", "int", "timestamp_ntz", "string"]),
 }
+Job = Callable[[SparkSession, Config, int | None], dict[str, int] | None]  # rows by table
 WARM_RUNS = 8  # Java is still compiling in the sixth
 
 
 def main(warm: str, loaded: str, changes: str, runs: str) -> None:
     spark = pgtide.session()
-    jobs = {"decode": decode, "limit": by_hand, "pgtide": mirror}
-    figures: dict[str, Any] = {name: [] for name in jobs}
+    jobs: dict[str, Job] = {"decode": decode, "limit": by_hand, "pgtide": mirror}
+    figures: dict[str, Any] = {name: [] for name in (*jobs, "query")}
     for log in [warm, *[loaded] * WARM_RUNS]:
         for job in jobs.values():
             job(spark, load(Path(log), {}), None)
     before = cpu_seconds()
     for run in range(int(runs)):
+        counts = {}
         for name, job in jobs.items():
             began = time.perf_counter()
-            job(spark, load(Path(loaded), {}), int(changes))
-            figures[name].append(time.perf_counter() - began - CHECKING.pop())
+            counts[name] = job(spark, load(Path(loaded), {}), int(changes))
+            elapsed, aside = time.perf_counter() - began, CHECKING.pop()
+            figures[name].append(elapsed - aside)
+            figures["query"] += [aside] if name == "decode" else []
+        if counts["pgtide"] != counts["limit"]:
+            raise SystemExit(f"{counts['pgtide']} rows, by hand {counts['limit']}")
         line = "  ".join(f"{name} {times[-1]:.2f} s" for name, times in figures.items())
         progress(f"run {run + 1}  {line}")
     figures["cpu_s"] = (cpu_seconds() - before) / int(runs)
@@ -60,7 +67,7 @@ def decode(spark: SparkSession, config: Config, changes: int | None) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def by_hand(spark: SparkSession, config: Config, changes: int | None) -> None:
+def by_hand(spark: SparkSession, config: Config, changes: int | None) -> dict[str, int]:
     """The limit: what somebody would write for just these tables."""
     lake = _new_directory(config)
     for table, (keys, types) in TABLES.items():
@@ -75,11 +82,12 @@ def by_hand(spark: SparkSession, config: Config, changes: int | None) -> None:
             newest = F.max_by(rest, F.struct("lsn", "seq")).alias("newest")
             typed = typed.groupBy("c0").agg(newest).select("c0", "newest.*")
         typed.write.format("delta").save(str(lake / table))
-    _check(spark, {table: str(lake / table) for table in TABLES}, changes)
+    counts = _check(spark, {table: str(lake / table) for table in TABLES}, changes)
     shutil.rmtree(lake)
+    return counts
 
 
-def mirror(spark: SparkSession, config: Config, changes: int | None) -> None:
+def mirror(spark: SparkSession, config: Config, changes: int | None) -> dict[str, int]:
     """pgtide's mirrors of the same tables."""
     lake = _new_directory(config)
     wanted = Pipeline.model_validate(
@@ -87,9 +95,10 @@ def mirror(spark: SparkSession, config: Config, changes: int | None) -> None:
     )
     config = config.model_copy(update={"pipelines": {"lake": wanted}})
     PipelineRun(spark, config, "lake").run(until_current=True)
-    _check(spark, {table: str(lake / "public" / table) for table in TABLES}, changes)
+    counts = _check(spark, {table: str(lake / "public" / table) for table in TABLES}, changes)
     shutil.rmtree(lake)
     shutil.rmtree(f"{config.log.path}/pipelines")
+    return counts
 
 
 def _new_directory(config: Config) -> Path:
@@ -97,13 +106,14 @@ def _new_directory(config: Config) -> Path:
     return Path(config.log.path).with_name(f"lake-{time.monotonic_ns()}")
 
 
-def _check(spark: SparkSession, paths: dict[str, str], changes: int | None) -> None:
+def _check(spark: SparkSession, paths: dict[str, str], changes: int | None) -> dict[str, int]:
     """All rows are there: a side that is fast because it does less must not count."""
     began = time.perf_counter()
     counts = {table: _count(spark.read.format("delta").load(path)) for table, path in paths.items()}
     if changes is not None and counts["pgbench_history"] != changes // 4:
         raise SystemExit(f"{counts['pgbench_history']} rows of pgbench_history, not {changes // 4}")
     CHECKING.append(time.perf_counter() - began)
+    return counts
 
 
 def _count(frame: DataFrame) -> int:

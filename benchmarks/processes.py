@@ -1,4 +1,4 @@
-"""This process and everything that it has started, by /proc."""
+"""A process and everything that it has started, by /proc."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ from benchmarks.report import peak_rss_mb
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """``name`` is ``driver`` for this one, else the program's and its number."""
+    """``name`` is ``driver`` for the first one, else the program's and its number."""
 
     name: str
     cpu_s: float
     peak_mb: float
 
 
-def descendants() -> list[Process]:
-    """This process, its children, theirs, and so on, as far as they run still."""
-    return [found for pid in _tree(os.getpid()) if (found := _process(pid)) is not None]
+def descendants(of: int | None = None) -> list[Process]:
+    """A process, this one if none is named, its children, theirs, and so on, as far as they run.
+
+    Not by session: the capture of ``pgtide run`` has one of its own.
+    """
+    first = os.getpid() if of is None else of
+    return [found for pid in _tree(first) if (found := _process(pid, first)) is not None]
 
 
 def _tree(pid: int) -> Iterator[int]:
@@ -35,13 +39,13 @@ def _tree(pid: int) -> Iterator[int]:
             yield from _tree(int(each))
 
 
-def _process(pid: int) -> Process | None:
+def _process(pid: int, first: int) -> Process | None:
     try:
         head, _, tail = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
         fields = tail.split()
         # Its own time, and that of children that have ended.
         ticks = sum(int(fields[index]) for index in range(11, 15))
-        name = "driver" if pid == os.getpid() else f"{head.partition('(')[2]} {pid}"
+        name = "driver" if pid == first else f"{head.partition('(')[2]} {pid}"
         return Process(name, ticks / os.sysconf("SC_CLK_TCK"), peak_rss_mb(pid))
     except OSError:
         return None

@@ -88,7 +88,12 @@ def test_the_shop_is_captured_and_everything_is_proven(scratch: Path, tmp_path: 
     sides = re.findall(r"(\w+) +(\d+)  ([0-9a-f]{32}) +(\d+)  ([0-9a-f]{32})  =", shown)
     assert [side[0] for side in sides] == ["customers", "orders", "products", "visits"]
     assert all((rows, source) == (n, lake) for _, rows, source, n, lake in sides)
-    assert re.search(r"customer 2 .*\n +\d+ × quantity", shown)
+    asked = shown.partition("Asked of the pivot\n")[2].partition("\n\n")[0]
+    answers = re.findall(r"^  (\S.*\?)\n    (.+)$", asked, re.MULTILINE)
+    assert len(answers) == 3
+    assert re.search(r"customer 2 .*\n +\d+ × quantity", asked)
+    assert f"{keep}/lake/public/" in shown
+    assert f"{keep}/audit/public/orders" in shown
     assert "Where the time went" in shown
     assert_nothing_left(scratch)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -266,6 +267,12 @@ def test_what_a_run_says_of_itself(
         reporter(supervisor)
     assert "capture live, 3/s, 2.0 MB behind; lake running, 0/s, 4.0 kB behind" in caplog.text
     assert "1 tables parked; pond failed, 0/s" in caplog.text
+    lake.state.rows = 1_000_000
+    with caplog.at_level("INFO"):
+        reporter(supervisor)
+    rates = re.findall(r"lake running, (\d+)/s", caplog.text)
+    assert rates[0] == "0"
+    assert int(rates[1]) > 0
 
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setattr(run_progress, "TABLE_INTERVAL_S", 0.0)

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import IntegerType, LongType
 
 import pgtide
-from pgtide.errors import PipelineError, Unrepresentable
+from pgtide.errors import PipelineError, TargetError, Unrepresentable
 from pgtide.pipeline.running import PipelineRun
 from tests.fixtures.capture import Captured
 from tests.fixtures.waiting import wait_until
@@ -54,6 +54,10 @@ INSERT INTO renamed VALUES (5, 5, 50);
     again = spark.read.format("delta").load(str(public / "renamed"))
     assert [tuple(row) for row in again.select("id", "other").collect()] == [(1, "new")]
     assert "n" not in again.columns
+    captured.run("ALTER TABLE renamed ALTER id TYPE text USING 'k' || id;\n")
+    run_pipeline(spark, captured)
+    found = spark.read.format("delta").load(str(public / "renamed")).select("id", "other").collect()
+    assert [tuple(row) for row in found] == [("k1", "new")], "the old key's row is gone"
 
 
 def test_a_rename_without_rows_is_followed_at_once(spark: SparkSession, captured: Captured) -> None:
@@ -88,6 +92,7 @@ def test_defaults_are_filled_in_once(spark: SparkSession, captured: Captured) ->
     captured.run("CREATE TABLE t (id int PRIMARY KEY);\nINSERT INTO t VALUES (1), (2), (3);\n")
     run_pipeline(spark, captured)
     captured.run("ALTER TABLE t ADD b int DEFAULT 5;\nUPDATE t SET b = 7 WHERE id = 1;\n")
+    captured.run("ALTER TABLE t ALTER b SET NOT NULL;\n")  # another shape of the same columns
     run_pipeline(spark, captured)
     captured.run("CREATE INDEX ON t (b);\nCOMMENT ON TABLE t IS 'x';\n")
     captured.run(
@@ -96,6 +101,22 @@ def test_defaults_are_filled_in_once(spark: SparkSession, captured: Captured) ->
     )
     run_pipeline(spark, captured)
     assert mirror(spark, captured, "t") == [(1, 7, 1), (2, 5, 2), (3, 5, 1)]
+
+
+def test_a_dropped_column_stays(spark: SparkSession, captured: Captured) -> None:
+    """As it was, if the sink is told so; also when another gets its name."""
+    captured.run("CREATE TABLE t (id int PRIMARY KEY, b int);\nINSERT INTO t VALUES (1, 7);\n")
+    captured.run("ALTER TABLE t DROP b;\nINSERT INTO t VALUES (2);\n")
+    captured.run("ALTER TABLE t ADD b text;\nINSERT INTO t VALUES (3, 'x');\n")
+    path = captured.directory / "lake"
+    sink = {"type": "delta", "path": str(path), "dropped_columns": "keep"}
+    run_pipeline(spark, captured, sink=sink)
+    frame = spark.read.format("delta").load(str(path / "public" / "t"))
+    rows = frame.orderBy("id").select("id", "b", "b__int").collect()
+    assert [tuple(row) for row in rows] == [(1, None, 7), (2, None, None), (3, "x", None)]
+    captured.run("INSERT INTO t VALUES (4);\n")
+    with pytest.raises(TargetError, match="not what the pipeline would make it"):
+        run_pipeline(spark, captured, sink={**sink, "mode": "history"})
 
 
 def test_keys_that_no_type_holds(spark: SparkSession, captured: Captured) -> None:

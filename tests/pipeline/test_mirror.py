@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from pgtide.config import Config
 from pgtide.errors import Unrepresentable
@@ -42,7 +43,7 @@ def test_views_soft_deletes_and_text(spark: SparkSession, captured: Captured) ->
     captured.run("INSERT INTO t VALUES (1, 'infinity');\nDELETE FROM t WHERE id = 3;\n")
     captured.run("CREATE TABLE k (day date PRIMARY KEY);\n")
     captured.run("INSERT INTO k VALUES ('infinity'), ('-infinity'), ('2024-02-29');\n")
-    sink = {**lake, "soft_delete": True, "views": captured.database.name}
+    sink = {**lake, "soft_delete": True, "committed_at": True, "views": captured.database.name}
     captured.capture()
     with pytest.raises(Unrepresentable, match="does not fit"):
         run_pipeline(spark, captured, sink=sink)
@@ -52,6 +53,13 @@ def test_views_soft_deletes_and_text(spark: SparkSession, captured: Captured) ->
     view = spark.table(f"{captured.database.name}.public_t")
     assert sorted(tuple(row) for row in view.collect()) == [(1, None), (4, None)]
     assert [row[0] for row in mirror(spark, captured, "t")] == [1, 2, 3, 4]
+    frame = spark.read.format("delta").load(str(captured.directory / "lake" / "public" / "t"))
+    (found,) = frame.filter("id = 1").select(F.unix_micros("_pgtide_committed_at")).collect()
+    (made,) = [
+        e for e in captured.events("insert") if e.table == "t" and (e.after or {})["id"] == "1"
+    ]
+    assert made.committed_at is not None
+    assert found[0] == round(made.committed_at.timestamp() * 1e6)
     assert len(mirror(spark, captured, "k")) == 1
     path = str(captured.directory / "lake" / "_pgtide" / "quarantine")
     kept = spark.read.format("delta").load(path).select("table", "column", "key", "text")

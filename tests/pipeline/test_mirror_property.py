@@ -92,8 +92,10 @@ def fill(rng: random.Random, table: str, columns: Columns) -> str:
 
 
 def neutral(rng: random.Random, table: str, columns: Columns) -> str:
-    """DDL that leaves the columns as they are."""
+    """DDL that leaves the columns as they are, if not always the shape."""
     statements = [
+        "ALTER TABLE {} REPLICA IDENTITY DEFAULT",
+        "ALTER TABLE {} REPLICA IDENTITY FULL",
         "CREATE INDEX ON {} (n)",
         "COMMENT ON TABLE {} IS 'x'",
         "ALTER TABLE {} ALTER n SET DEFAULT 1",

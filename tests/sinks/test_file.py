@@ -12,6 +12,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
@@ -20,10 +21,12 @@ from pgtide.config import Config
 from pgtide.config.sinks import FileSettings
 from pgtide.errors import PipelineError
 from pgtide.log.formats import formatter
+from pgtide.log.schema import FILE_SCHEMA
 from pgtide.log.storage import Storage
 from pgtide.pipeline.replaying import replay
 from pgtide.pipeline.running import PipelineRun
 from pgtide.pipeline.state import StateFile
+from pgtide.sinks.chunks import LineMaker
 from tests.fixtures.capture import Captured
 from tests.fixtures.history_rows import HistoryRows
 
@@ -259,6 +262,27 @@ def test_keep_deletes_only_old_files_of_ours(spark: SparkSession, captured: Capt
     deliver(spark, captured, {"keep": "1h"})
     foreign.unlink()
     assert [event["after"] for event in json_events(t)] == [{"id": "2"}]
+
+
+@pytest.mark.parametrize("envelope", ["native", "debezium", "pgstream", "pg_flo"])
+def test_lines_in_every_envelope(captured: Captured, envelope: str) -> None:
+    """One JSON object per event, whatever is in it, cut into chunks that know their positions."""
+    captured.run("CREATE TABLE t (id int PRIMARY KEY, note text);\n")
+    captured.run("INSERT INTO t VALUES (1, E'two\\nlines \\u2028'), (2, NULL);\nDELETE FROM t;\n")
+    captured.capture()
+    now = datetime.now(UTC)
+    log, events, form = captured.log, captured.events(), formatter(envelope)
+    maker = LineMaker(log.shapes(), envelope, log.source, now, most=400)
+    rows = pa.Table.from_batches(log.batches()).select(FILE_SCHEMA.names).combine_chunks()
+    (batch,) = rows.to_batches()
+    made = list(maker.chunks(batch))
+    assert sum(count for count, _ in made) == len(events)
+    assert len(made) > 1
+    lines = [json.loads(line) for _, chunk in made for line in chunk.data.split(b"\n")[:-1]]
+    assert lines == [json.loads(json.dumps(form(event, log.source, now))) for event in events]
+    lows = [chunk.low for _, chunk in made]
+    assert lows == sorted(lows)
+    assert (lows[0], made[-1][1].high) == (events[0].position, events[-1].position)
 
 
 def test_reads_and_no_sweeps(spark: SparkSession, captured: Captured) -> None:

@@ -8,10 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pgtide.errors import TargetUnavailable, Unrepresentable
-from pgtide.pipeline.steps import Step
-from pgtide.sinks import delta
-from pgtide.sinks.delta.scd2 import VersionsTable
+from pgtide.errors import Unrepresentable
 from tests.fixtures.capture import Captured
 from tests.sinks.lakes import deliver, lose_checkpoint, table
 
@@ -81,56 +78,6 @@ DELETE FROM t WHERE id = 30;
     lose_checkpoint(captured, "scd2")
     deliver(spark, captured, "scd2")
     assert versions(spark, captured, "id", "name", "long") == wanted
-
-
-@pytest.mark.slow
-def test_stopped_between_any_two_steps(
-    spark: SparkSession, captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A batch of rows, TRUNCATE, rows, DDL and rows, cut off after each of its steps."""
-    captured.run(
-        """CREATE TABLE t (id int PRIMARY KEY, name text);
-INSERT INTO t VALUES (1, 'a'), (2, 'b');
-"""
-    )
-    deliver(spark, captured, "scd2")
-    captured.execute(
-        """UPDATE t SET name = 'A' WHERE id = 1;
-        TRUNCATE t;
-        INSERT INTO t VALUES (1, 'anew'), (3, 'c');
-        ALTER TABLE t ADD note text DEFAULT 'n';
-        UPDATE t SET name = 'C' WHERE id = 3;"""
-    )
-    stops: list[type[Step]] = []
-
-    class Stopping(VersionsTable):
-        allowed = 0
-
-        def _step(self, step: Step, number: int) -> None:
-            if number >= self.allowed:
-                stops.append(type(step))
-                raise TargetUnavailable("stopped")
-            super()._step(step, number)
-
-    steps = 5
-    for Stopping.allowed in range(steps):
-        with monkeypatch.context() as patch:
-            patch.setitem(delta.MODES, "scd2", Stopping)
-            with pytest.raises(TargetUnavailable, match="stopped"):
-                deliver(spark, captured, "scd2")
-    assert [stop.__name__ for stop in stops] == ["Rows", "Truncated", "Rows", "Reshaped", "Rows"]
-    wanted = [
-        (1, "a", None, False),
-        (1, "A", None, False),
-        (1, "anew", "n", True),
-        (2, "b", None, False),
-        (3, "c", "n", False),
-        (3, "C", "n", True),
-    ]
-    for _ in range(2):
-        deliver(spark, captured, "scd2")
-        assert versions(spark, captured, "id", "name", "note") == wanted
-        lose_checkpoint(captured, "scd2")
 
 
 def test_filter(spark: SparkSession, captured: Captured) -> None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
 
 from pgtide.config import Config
+from pgtide.config.sinks import StdoutSettings
 from pgtide.errors import PipelineError
 from pgtide.log.storage import Storage
+from pgtide.pipeline.batch import Batch
 from pgtide.pipeline.running import PipelineRun
 from pgtide.pipeline.state import StateFile
+from pgtide.position import Lsn, Position
+from pgtide.sinks.chunks import Chunk
+from pgtide.sinks.stdout import StdoutSink
 from tests.fixtures.capture import Captured
 from tests.sinks.lakes import lose_checkpoint
 
@@ -62,6 +67,20 @@ SELECT pg_logical_emit_message(true, 'app', 'hello');
     pipeline(spark, captured, sink=sink, rules=rules).run(until_current=True)
     (line,) = capsys.readouterr().out.splitlines()
     assert json.loads(line)["after"] == {"id": 1000}
+
+
+def test_each_batch_is_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who reads a pipe has a batch's events at its end, not when some buffer is full."""
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    line, at = b'{"op": "insert"}\n', Position(Lsn(7))
+    with os.fdopen(writing, "w") as piped:
+        monkeypatch.setattr("sys.stdout", piped)
+        sink = StdoutSink(StdoutSettings(type="stdout"))
+        monkeypatch.setattr(sink, "_chunks", lambda batch: iter([Chunk(0, at, at, line)]))
+        sink.write(cast(Batch, None))
+        assert os.read(reading, 100) == line
+    os.close(reading)
 
 
 def test_reader_leaves(

@@ -26,6 +26,8 @@ REWRITE_PERSISTENCE = 1
 REWRITE_DEFAULT = 2
 REWRITE_TYPE = 4
 
+REWRITE_OF_TYPE = "rewrite: type"
+
 PARTITION_COMMANDS = {
     "AT_AttachPartition": "attach partition",
     "AT_DetachPartition": "detach partition",
@@ -94,7 +96,7 @@ def marks_of_command(
         if bits & REWRITE_DEFAULT:
             reasons.append("rewrite: default")
         if bits & REWRITE_TYPE:
-            reasons.append("rewrite: type")
+            reasons.append(REWRITE_OF_TYPE)
     # Only these two can change rows in ways that the server does not report.
     complete = shown.complete or tag not in ("ALTER TABLE", "ALTER TYPE")
     return replace(

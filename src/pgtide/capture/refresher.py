@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
+from pgtide.capture.ddl_marks import REWRITE_OF_TYPE
 from pgtide.capture.pacing import Cancelled, Pacing, Paused, Stopped, is_time
 from pgtide.capture.reading import Ending, Reading
 from pgtide.capture.refresh_table import POLL_S, TableRefresh, send_watermark
@@ -85,7 +86,10 @@ class Refresher:
                 rewrite.table, ", ".join(rewrite.reasons), rewrite.table,
             )  # fmt: skip
             return
-        self._store.add(Refresh(rewrite.table, id=rewrite.id, oid=rewrite.oid, reason="ddl"))
+        # Keys that were converted may be others now: the rows of before are gone.
+        replaces = REWRITE_OF_TYPE in rewrite.reasons
+        ask = Refresh(rewrite.table, id=rewrite.id, oid=rewrite.oid, reason="ddl", replace=replaces)
+        self._store.add(ask)
         with self._lock:
             self._asked += 1
             self._idle = False

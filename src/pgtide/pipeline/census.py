@@ -7,7 +7,7 @@ they are: a step says between which positions its rows lie.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -16,14 +16,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pgtide.pipeline.cutting import Count, row_steps
-from pgtide.pipeline.steps import (
-    Dropped,
-    Renamed,
-    Reshaped,
-    Step,
-    Swept,
-    Truncated,
-)
+from pgtide.pipeline.relation_histories import Change, RelationHistories
+from pgtide.pipeline.steps import Dropped, Renamed, Reshaped, Step, Swept, Truncated
 from pgtide.position import Lsn, Position
 from pgtide.shape import Shape
 from pgtide.spark.alignment import missing_values
@@ -122,11 +116,14 @@ def take_census(batch: DataFrame) -> Census:
 
 def steps_of(census: Census, shapes: Mapping[int, Shape]) -> list[Step]:
     """Everything that the batch does, as steps in no particular order."""
-    barriers = [step for mark in census.marks for step in _barriers(mark, shapes)]
+    histories = RelationHistories(shapes)
+    barriers = [step for mark in census.marks for step in _barriers(mark, shapes, histories)]
     return [*barriers, *row_steps(census.counts, shapes, barriers)]
 
 
-def _barriers(mark: Mark, shapes: Mapping[int, Shape]) -> Iterator[Step]:
+def _barriers(
+    mark: Mark, shapes: Mapping[int, Shape], histories: RelationHistories
+) -> Iterator[Step]:
     if mark.op == "truncate":
         assert mark.shape is not None
         shape = shapes[mark.shape]
@@ -143,7 +140,9 @@ def _barriers(mark: Mark, shapes: Mapping[int, Shape]) -> Iterator[Step]:
             yield Dropped((item["schema"], item["name"]), mark.at)
     objects = mark.payload.get("objects", ())
     for item in objects:
-        yield from _changed(item, objects, mark.at, shapes)
+        change = histories.change(item, mark.at.lsn)
+        if change is not None and not change.after.root_oid:
+            yield from _changed(change, missing_values(item, objects), mark.at, shapes)
 
 
 def _swept(mark: Mark, shapes: Mapping[int, Shape]) -> Swept:
@@ -156,34 +155,18 @@ def _swept(mark: Mark, shapes: Mapping[int, Shape]) -> Swept:
 
 
 def _changed(
-    item: Mapping[str, Any],
-    objects: Sequence[Mapping[str, Any]],
-    at: Position,
-    shapes: Mapping[int, Shape],
+    change: Change, missing: Mapping[int, str], at: Position, shapes: Mapping[int, Shape]
 ) -> Iterator[Step]:
-    """What a command did to one of its objects: nothing, unless it is a table of its own."""
-    history = sorted((s for s in shapes.values() if s.oid == item.get("oid")), key=lambda s: s.id)
-    after = next((s for s in reversed(history) if _is(s, item)), None)
-    if after is None or after.root_oid:
-        return
-    before = next((s for s in reversed(history) if s.id < after.id), None)
-    if before is not None and (before.schema, before.table) != (after.schema, after.table):
-        old, new = (before.schema, before.table), (after.schema, after.table)
+    """What a command did to a table of its own."""
+    before, after = change.before, change.after
+    new = (after.schema, after.table)
+    if before is not None and (old := (before.schema, before.table)) != new:
         yield Renamed(old, at, new, after.oid)
-    known = {column.attnum for column in before.columns} if before else set()
-    missing = missing_values(item, objects) if before is not None else {}
-    defaults = {attnum: text for attnum, text in missing.items() if attnum not in known}
-    yield Reshaped((after.schema, after.table), at, Layout.of(after, shapes), defaults)
-
-
-def _is(shape: Shape, item: Mapping[str, Any]) -> bool:
-    """Whether a shape is what the command's facts describe; what is generated need not be sent."""
-    if (shape.schema, shape.table) != (item.get("schema"), item.get("name")):
-        return False
-    described = {(c["attnum"], c["name"], c["type_oid"], c["typmod"]) for c in item["columns"]}
-    sent = {(c["attnum"], c["name"]) for c in item["columns"] if not c.get("generated")}
-    columns = {(c.attnum, c.name, c.type_oid, c.typmod) for c in shape.columns}
-    return columns <= described and sent <= {(attnum, name) for attnum, name, *_ in columns}
+    defaults = {}
+    if before is not None:
+        known = {column.attnum for column in before.columns}
+        defaults = {attnum: text for attnum, text in missing.items() if attnum not in known}
+    yield Reshaped(new, at, Layout.of(change.newest, shapes), defaults)
 
 
 def _position(row: Any) -> Position:

@@ -18,7 +18,7 @@ from pgtide.sinks.delta.lake_table import LakeTable, shaped_by
 from pgtide.sinks.delta.merging import Merge, fill, merge
 from pgtide.sinks.delta.mirror import OWN, MirrorPlan
 from pgtide.sinks.delta.quarantine import NOT_SENT
-from pgtide.sinks.delta.reached import writes
+from pgtide.sinks.delta.reached import REACHED, writes
 from pgtide.sinks.delta.snapshot_rows import snapshot_marks
 from pgtide.sinks.delta.sweeping import Sweeping, names_now
 from pgtide.sinks.delta.target import Target
@@ -60,7 +60,8 @@ class MirrorTable(LakeTable):
             self._keyless(target, plan, step, number)
             return
         app_id, version = self._batch.mark.app_id(number), self._batch.mark.number
-        if target.written(app_id, version):
+        # A table that had no key for a time has all up to there: what that deleted stays away.
+        if target.written(app_id, version) or target.transaction(REACHED) >= step.high.lsn:
             return
         table = target.open()
         assert table is not None, "it was made ready"
