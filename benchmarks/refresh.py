@@ -21,7 +21,7 @@ from benchmarks.capturing import capturing
 from benchmarks.report import Bar, finish, progress
 from benchmarks.server import Server, running, work_directory
 from benchmarks.snapshot import copies, make_table
-from pgtide.capture.refresher import DEFAULT_RATE
+from pgtide.capture.refresh_service import DEFAULT_RATE
 from pgtide.config import load
 from pgtide.log.refreshes import Refresh
 from pgtide.snapshot.asking import ask, wait_for

@@ -11,7 +11,8 @@ import pytest
 
 import pgtide
 from pgtide.cli import run_command as run
-from pgtide.errors import ConfigError
+from pgtide.config import Config
+from pgtide.errors import ConfigError, TransientError
 from tests.fixtures.capture import Captured, MakeCaptured
 from tests.fixtures.databases import Database
 
@@ -50,7 +51,7 @@ def test_without_a_capture_the_next_one_does_it(
     filled: Captured, call: Callable[..., Any], tmp_path: Path
 ) -> None:
     keys = tmp_path / "keys"
-    keys.write_text("1\n299\n")
+    keys.write_text("1\n 0299\n\n1\n999\n")
     code, said = call("refresh", "public.t", "--keys", str(keys))
     assert code == 0
     assert "the next capture does it" in said
@@ -75,6 +76,18 @@ def test_names_that_are_swapped_before_it_is_done(
     assert len(found) == 300
 
 
+def test_keys_that_hold_what_ends_lines_elsewhere(
+    filled: Captured, call: Callable[..., Any], tmp_path: Path
+) -> None:
+    name = "a\u2028b\x0cc\x85"
+    filled.execute("INSERT INTO named VALUES (%s, 1), ('a', 1)", [name])
+    keys = tmp_path / "keys"
+    keys.write_text(f"{name}\t1\n")
+    assert call("refresh", "public.named", "--keys", str(keys))[0] == 0
+    filled.capture()
+    assert [event.after for event in filled.events("read")] == [{"name": name, "n": "1"}]
+
+
 def test_steering(filled: Captured, call: Callable[..., Any]) -> None:
     call("refresh", "public.t", "--no-wait")
     (told,) = json.loads(call("refresh", "--list", "--json")[1])
@@ -82,6 +95,13 @@ def test_steering(filled: Captured, call: Callable[..., Any]) -> None:
     filled.capture()
     assert "paused" in call("refresh", "--list")[1]
     assert "paused" in call("status")[1]
+    assert call("refresh", "--resume", told["id"])[0] == 0
+    filled.capture()
+    assert "done, 300" in call("refresh", "--list")[1]
+    code, said = call("refresh", "--resume", told["id"])
+    assert (code, "is done already" in said) == (2, True)
+    call("refresh", "public.t", "--no-wait")
+    told = json.loads(call("refresh", "--list", "--json")[1])[1]
     assert call("refresh", "--cancel", told["id"])[0] == 0
     filled.capture()
     assert "cancelled" in call("refresh", "--list")[1]
@@ -99,6 +119,7 @@ def test_steering(filled: Captured, call: Callable[..., Any]) -> None:
         (["public.t", "--range", "12"], "is not a range"),
         (["public.t", "--keys", "/nowhere"], "cannot be read"),
         (["public.named", "--range", "a..b", "--replace"], "cannot be replaced"),
+        (["public.t", "--range", "a..5"], "the low end of the range is not what"),
         ([], "say one of"),
         (["public.t", "--list"], "say one of"),
     ],
@@ -131,6 +152,19 @@ def test_a_select_from_python(filled: Captured) -> None:
     with filled.capturing():
         standing = syncer.refresh("SELECT * FROM public.t WHERE id BETWEEN 10 AND 12 OR id = 20")
     assert (standing.state, standing.rows) == ("done", 4)
+
+
+def test_a_refresh_of_a_pipeline(filled: Captured, tmp_path: Path) -> None:
+    """It has ended when the target has the rows; other pipelines' tables are refused."""
+    sink = {"type": "file", "path": str(tmp_path / "out")}
+    pipelines = {"files": {"sink": sink, "tables": ["public.t"]}}
+    config = Config.model_validate({**filled.settings, "pipelines": pipelines})
+    pipeline = pgtide.Pipeline(config, "files")
+    with pytest.raises(ConfigError, match="does not take"):
+        pipeline.refresh("public.named")
+    with filled.capturing(), pytest.raises(TransientError, match="not applied"):
+        pipeline.refresh("public.t", keys=[["7"], ["8"]], timeout_s=4)
+    assert [(event.after or {})["id"] for event in filled.events("read")] == ["7", "8"]
 
 
 @pytest.mark.parametrize(

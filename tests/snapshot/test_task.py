@@ -49,3 +49,20 @@ def test_a_full_disk_is_an_answer(database: Database, tmp_path: Path) -> None:
     assert isinstance(refused.error, LogUnavailable)
     assert "File too large" in refused.error.detail
     assert (fine.error, fine.rows) == (None, {0: 20_000})
+
+
+def test_values_of_rows_are_not_told(database: Database, tmp_path: Path) -> None:
+    """A condition that cannot be computed of some row: Postgres's own message quotes it."""
+    database.execute("CREATE TABLE t (v text); INSERT INTO t VALUES ('1'), ('a secret')")
+    ((oid,),) = database.execute("SELECT 't'::regclass::oid::bigint")
+    heap = Heap(oid, "public", "t", by_page=True)
+    chunk = Chunk(0, heap, "public", "t", 1, ("v",), ("v::int > 0",), None, None, 0)
+    (tmp_path / "log" / "changes").mkdir(parents=True)
+    with connect(database.url) as conn:
+        conn.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        row = conn.execute("SELECT pg_catalog.pg_export_snapshot()").fetchone()
+        assert row is not None
+        copier = Copier(database.url, row[0], str(tmp_path / "log"), {}, Lsn(8), datetime.now(UTC))
+        (outcome,) = copier([[chunk]])
+    assert outcome.error is not None
+    assert "secret" not in outcome.error.message + outcome.error.detail

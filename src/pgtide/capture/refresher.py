@@ -9,37 +9,26 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 
 from pgtide.capture.ddl_marks import REWRITE_OF_TYPE
-from pgtide.capture.pacing import Cancelled, Pacing, Paused, Stopped, is_time
-from pgtide.capture.reading import Ending, Reading
-from pgtide.capture.refresh_table import POLL_S, TableRefresh, send_watermark
+from pgtide.capture.pacing import Cancelled, Paused, Stopped, is_time
+from pgtide.capture.refresh_service import RefreshService
 from pgtide.capture.rewrites import Rewrite
-from pgtide.capture.seeding import Seeding
 from pgtide.capture.windows import Windows
 from pgtide.config import Config, TablePatterns
-from pgtide.errors import PgtideError, TableGone, TransientError
+from pgtide.errors import PgtideError, TransientError
 from pgtide.log.reader import Log
-from pgtide.log.refreshes import Refresh, RefreshStore, Standing
+from pgtide.log.refreshes import Refresh, RefreshStore
 from pgtide.log.storage import Storage
 from pgtide.position import Lsn
-from pgtide.postgres.connection import SqlConnection, connect
+from pgtide.postgres.connection import SqlConnection
 from pgtide.snapshot.incremental import request_everything
-from pgtide.snapshot.key_chunks import KeyedTable, Limits
-from pgtide.snapshot.key_plan import KeyPlan
-from pgtide.snapshot.relations import relations_of, table_named
 
 logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL_S = 0.5
-SAVE_INTERVAL_S = 0.5
-DEFAULT_RATE = 50_000  # rows a second: what a server hardly notices
-READERS = 2  # connections that read at a time, unless configured
-_BY_PEOPLE = ("asked", "repair")  # who are told; of the others the log says itself what is gone
 
 
 class Refresher:
@@ -134,7 +123,9 @@ class Refresher:
         return None
 
     def _serve(self, request: Refresh) -> None:
-        service = _Service(self._config, self._publications, self._store, request, self)
+        service = RefreshService(
+            self._config, self._publications, self._store, request, self.windows, self._stop
+        )
         try:
             service.run()
         except Stopped:
@@ -152,120 +143,3 @@ class Refresher:
             said = " ".join(filter(None, [f"{error.message}.", error.detail, error.hint]))
             logger.error("refresh of %s failed: %s", request.table, said)
             self._store.save(request.id, replace(service.standing, state="failed", message=said))
-
-    @property
-    def stopping(self) -> threading.Event:
-        """Set when the session ends."""
-        return self._stop
-
-
-class _Service:
-    """One request, from where it stands to its end."""
-
-    def __init__(
-        self,
-        config: Config,
-        publications: tuple[str, ...],
-        store: RefreshStore,
-        request: Refresh,
-        refresher: Refresher,
-    ) -> None:
-        self._config = config
-        self._publications = publications
-        self._store = store
-        self._request = request
-        self._windows = refresher.windows
-        self._saved_at = 0.0
-        rates = (request.max_rate, config.history.max_rate, DEFAULT_RATE)
-        rate = next(each for each in rates if each is not None)
-        self._pace = Pacing(store, request.id, refresher.stopping, rate, config.history.window)
-        self.standing = replace(store.standing(request.id), state="running", message="")
-
-    def run(self) -> None:
-        """Refresh each relation, then end it with what replacing takes."""
-        url = self._config.source.url.reveal()
-        with connect(url, application_name="pgtide refresh") as conn:
-            conn.execute("SET synchronous_commit = local")  # a standby need not have watermarks
-            patterns = TablePatterns(self._config.source.tables)
-            oid = self._request.oid or table_named(conn, self._request.table, patterns)
-            relations = relations_of(conn, oid, patterns)
-            if not relations and self._request.reason in _BY_PEOPLE:
-                raise TableGone(
-                    f"there is no table {self._request.table} any more",
-                    detail="It was dropped, or renamed to what is not captured, since.",
-                    hint=f"pgtide refresh --cancel {self._request.id}",
-                )
-            done = relations.index(int(self._place[0])) if self._began(relations) else 0
-            for oid in relations[done:]:
-                self._relation(oid)
-            ending = Ending(self._request, self.standing.since or Lsn(0), tuple(relations))
-            token = self._windows.expect(ending)
-            send_watermark(conn, token)
-            while not self._windows.wait(lambda: self._ended(ending), POLL_S):
-                self._pace.check()
-        self._save(replace(self.standing, state="done", until=ending.lsn, place=None))
-
-    @property
-    def _place(self) -> tuple[str, ...]:
-        return self.standing.place or ()
-
-    def _began(self, relations: Sequence[int]) -> bool:
-        return bool(self._place) and int(self._place[0]) in relations
-
-    def _ended(self, ending: Ending) -> bool:
-        return ending.lsn is not None and self._windows.position >= ending.lsn
-
-    def _relation(self, oid: int) -> None:
-        place = self._place[1:] if self._place and int(self._place[0]) == oid else ()
-        request, history = self._request, self._config.history
-        limits = Limits(request.where, request.low, request.high)
-        log = self._config.log
-        with ExitStack() as stack:
-            tables = []
-            for _ in range(1 + (history.parallelism or READERS)):
-                table = KeyedTable(
-                    self._config.source.url.reveal(), self._publications, oid, limits
-                )
-                stack.callback(table.close)
-                tables.append(table)
-            plan = KeyPlan(
-                tables[0],
-                request.chunk_rows or history.chunk_rows,
-                keys=request.keys,
-                place=place or None,
-            )
-
-            def on_done(reading: Reading) -> None:
-                self._progressed(reading, oid, plan)
-
-            table_refresh = TableRefresh(
-                request,
-                tables[1:],
-                plan,
-                self._windows,
-                Seeding(self._windows, log.path, log.storage),
-                self._pace,
-                on_done,
-            )
-            since = table_refresh.begin(self.standing.since)
-            total = self.standing.total
-            if not place and request.whole:
-                total = (total or 0) + (tables[0].estimate() or 0)
-            self._save(replace(self.standing, since=since, total=total, place=(str(oid), *place)))
-            table_refresh.run()
-
-    def _progressed(self, reading: Reading, oid: int, plan: KeyPlan) -> None:
-        self.standing = replace(
-            self.standing,
-            rows=self.standing.rows + reading.rows,
-            dropped=self.standing.dropped + reading.dropped,
-            chunks=self.standing.chunks + 1,
-            place=(str(oid), *(plan.place or ())),
-        )
-        if time.monotonic() - self._saved_at > SAVE_INTERVAL_S:
-            self._save(self.standing)
-
-    def _save(self, standing: Standing) -> None:
-        self.standing = standing
-        self._store.save(self._request.id, standing)
-        self._saved_at = time.monotonic()

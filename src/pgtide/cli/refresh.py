@@ -194,7 +194,7 @@ def _range(text: str | None) -> tuple[str | None, str | None]:
 
 def _keys(path: Path) -> tuple[tuple[str, ...], ...]:
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text().split("\n")  # other characters that end lines may be part of keys
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(f"{path} cannot be read", detail=f"{exc}.") from None
     keys = tuple(tuple(line.split("\t")) for line in lines if line)

@@ -79,6 +79,7 @@ class Standing:
     dropped: int = 0  # rows that a newer change has overtaken
     total: int | None = None  # the table's rows, estimated
     place: tuple[str, ...] | None = None  # relation being read, then the last key that is done
+    key: tuple[str, ...] | None = None  # which columns that key is of, and how they are ordered
     message: str = ""  # why it waits or failed
     updated_at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
@@ -116,7 +117,8 @@ class RefreshStore:
             return Standing()
         for name in ("since", "until"):
             content[name] = None if content[name] is None else Lsn(content[name])
-        content["place"] = None if content["place"] is None else tuple(content["place"])
+        for name in ("place", "key"):
+            content[name] = None if content.get(name) is None else tuple(content[name])
         content["updated_at"] = datetime.fromisoformat(content["updated_at"])
         return Standing(**content)
 
@@ -131,8 +133,13 @@ class RefreshStore:
         return wanted
 
     def steer(self, id: str, wanted: Control) -> None:
-        """Pause, cancel or go on."""
-        self.get(id)
+        """Pause, cancel or go on; of one that has ended, only to know no more of it."""
+        request, state = self.get(id), self.standing(id).state
+        if state in ENDED and wanted != "cancel":
+            raise ConfigError(
+                f"refresh {id} is {state} already",
+                hint=f"Ask for it again: pgtide refresh {request.table}",
+            )
         self._write(id, "control", {"wanted": wanted})
 
     def completing(self, table: str, oid: int) -> bool:

@@ -44,6 +44,10 @@ _GAVE_UP = (
     "57014",  # statement_timeout
 )
 
+# Values that an expression does not take, and what functions raise: such messages quote values.
+_QUOTING = ("22", "P0")
+_PARAMETER = "22023"  # of a command of ours
+
 # How a refused connection ends when the role lacks REPLICATION (until 15, later) or CONNECT.
 _MAY_NOT = (
     "must be superuser or replication role",
@@ -176,7 +180,20 @@ def _from_sqlstate(sqlstate: str, message: str, context: str) -> PgtideError:
         return ConfigError(message, hint="Correct the database name in source.url.")
     if sqlstate.startswith(("08", "57", "53", "58")) or not sqlstate:
         return _unreachable(message)
-    return SourceError(message, detail=f"The server answered SQLSTATE {sqlstate}.")
+    detail = f"The server answered SQLSTATE {sqlstate}."
+    if sqlstate.startswith(_QUOTING) and sqlstate != _PARAMETER:
+        detail = f"It answered SQLSTATE {sqlstate}, {_condition(sqlstate)}."
+        return SourceError("the server cannot compute an expression", detail=detail)
+    return SourceError(message, detail=detail)
+
+
+def _condition(sqlstate: str) -> str:
+    """What a code stands for, in words."""
+    try:
+        name = psycopg.errors.lookup(sqlstate).__name__
+    except KeyError:
+        return "which is not one of Postgres's own"
+    return re.sub("(?<!^)([A-Z])", r" \1", name).lower()
 
 
 def _invalid_text(context: str) -> InvalidText:

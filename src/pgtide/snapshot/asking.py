@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from pgtide.log.storage import Storage
 from pgtide.postgres.connection import connect, translate
 from pgtide.postgres.publication import publication_names
 from pgtide.shape import Column
-from pgtide.snapshot.key_chunks import Chunk, KeyedTable, Limits
+from pgtide.snapshot.key_chunks import Chunk, KeyedTable, Limits, NoKey
 from pgtide.snapshot.relations import relations_of, table_named
 
 POLL_S = 0.2
@@ -49,15 +49,16 @@ def ask(config: Config, request: Refresh) -> Refresh:
             hint="Replace the whole table, a range, or keys.",
         )
     store = store_of(config)
-    request = _try(config, request)
-    store.add(request)
-    return request
+    checked = _try(config, request)
+    store.add(checked)
+    return checked
 
 
 def _try(config: Config, request: Refresh) -> Refresh:
     """Plan the first chunk: says whether table, key and condition are what they should be.
 
-    The request is of the table that has the name now, whatever it is called when it is read.
+    Returns the request of the table that has the name now, whatever it is called when it is read,
+    with keys and range as rows have them.
     """
     url = config.source.url.reveal()
     try:
@@ -76,15 +77,43 @@ def _try(config: Config, request: Refresh) -> Refresh:
             keys = [shape.columns[index] for index in shape.keys]
             if request.replace and (request.low is not None or request.high is not None):
                 _require_same_order(keys[0])
-            if any(len(key) != len(keys) for key in request.keys or ()):
-                raise ConfigError(
-                    f"a key of {shape.name} has {len(keys)} columns",
-                    hint=f"Give {', '.join(key.name for key in keys)}, in this order.",
-                )
+            request = _as_rows_have_it(table, request, keys)
             table.try_out(Chunk(keys=request.keys[:1] if request.keys else None))
         finally:
             table.close()
     return replace(request, oid=root)
+
+
+def _as_rows_have_it(table: KeyedTable, request: Refresh, columns: Sequence[Column]) -> Refresh:
+    """Targets and the log compare texts, and a value has several."""
+    for number, key in enumerate(request.keys or (), 1):
+        if len(key) != len(columns):
+            raise _not_a_key(f"key {number}", columns)
+    keys = request.keys
+    try:
+        if keys:
+            keys = tuple(dict.fromkeys(table.printed(keys)))
+    except NoKey as found:
+        raise _not_a_key(f"key {found.number + 1}", columns) from None
+    low, high = (
+        _end_of_range(table, end, f"the {name} end of the range", columns[:1])
+        for name, end in (("low", request.low), ("high", request.high))
+    )
+    return replace(request, keys=keys, low=low, high=high)
+
+
+def _end_of_range(
+    table: KeyedTable, end: str | None, what: str, columns: Sequence[Column]
+) -> str | None:
+    try:
+        return None if end is None else table.printed([(end,)])[0][0]
+    except NoKey:
+        raise _not_a_key(what, columns) from None
+
+
+def _not_a_key(what: str, columns: Sequence[Column]) -> ConfigError:
+    named = ", ".join(f"{column.name} ({column.type_name})" for column in columns)
+    return ConfigError(f"{what} is not what the table's key has", hint=f"Give {named}, in order.")
 
 
 def _require_same_order(key: Column) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from pgtide.capture.refresh_rows import sweep_payload
 from pgtide.log.schema import FILE_SCHEMA
 from pgtide.position import Lsn, Position
 from pgtide.shape import Shape
@@ -57,15 +58,7 @@ class Ending:
         ``counted``: rows that were read, by table.
         """
         lsn = Lsn(held.point - 1)
-        sweep = json.dumps(
-            {
-                "older_than": str(Position(lsn)),
-                "low": None,
-                "high": None,
-                "keys": None,
-                "refresh": f"snapshot/{held.point}",
-            }
-        )
+        sweep = json.dumps(sweep_payload(f"snapshot/{held.point}", Position(lsn)))
         before = [_row(held, seq, "sweep", sweep, shape) for seq, shape in enumerate(self.before)]
         behind = self.last_chunk << FIRST_SEQ_BITS
         after = [

@@ -7,7 +7,7 @@ have ended before. Ranges exclude their low end and include their high end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -25,11 +25,23 @@ from pgtide.postgres.published import Published, read_published
 from pgtide.postgres.visibility import Visibility
 from pgtide.shape import Shape
 from pgtide.snapshot.copying import copy_rows
-from pgtide.snapshot.key_order import Key, KeyOrder, verbatim
+from pgtide.snapshot.key_order import Key, KeyIdentity, KeyOrder, verbatim
 
 
 class ChunkTooLarge(Exception):
     """A chunk has more bytes than fit: it is to be read in smaller parts."""
+
+
+class NoKey(Exception):
+    """A text that no key of the table has, by its place among those that were given."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class KeyChanged(Exception):
+    """The table has another key by now, or its key another order: chunks mean nothing any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +81,7 @@ class KeyedTable:
     publications: tuple[str, ...]
     oid: int
     limits: Limits = Limits()
+    key: KeyIdentity | None = None  # that chunks are of; None: whatever it has
     _conn: SqlConnection | None = None
     _published: Published | None = None
 
@@ -117,8 +130,28 @@ class KeyedTable:
             sql.SQL(", ").join(sql.Identifier(key.name) for key in order.columns),
             sql.Literal(rows - 1),
         )
-        with self._translated():
+        with self._translated(), self._as_named(shape):
             return self.conn.execute(query).fetchone()
+
+    def identity(self) -> KeyIdentity:
+        """Of the key that the table has now."""
+        return self._order(self.layout()).identity
+
+    def printed(self, keys: Sequence[Key]) -> list[Key]:
+        """Keys as rows have them; raises NoKey with the number of one that cannot be."""
+        order = self._order(self.layout())
+        with self._translated():
+            try:
+                return order.printed(self.conn, keys)
+            except (psycopg.DataError, psycopg.IntegrityError):  # which a domain's checks raise
+                if len(keys) == 1:
+                    raise NoKey(0) from None
+        half = len(keys) // 2
+        self.printed(keys[:half])
+        try:
+            return self.printed(keys[half:])
+        except NoKey as found:
+            raise NoKey(half + found.number) from None
 
     def try_out(self, chunk: Chunk) -> None:
         """Have the server look at the query of a chunk, without running it."""
@@ -149,7 +182,7 @@ class KeyedTable:
         conn = self.conn
         conn.isolation_level, conn.read_only = IsolationLevel.REPEATABLE_READ, True
         try:
-            with self._translated(), conn.transaction():
+            with self._translated(), self._as_named(before), conn.transaction():
                 lock = sql.SQL("LOCK TABLE ONLY {} IN ACCESS SHARE MODE")
                 conn.execute(lock.format(sql.Identifier(before.schema, before.table)))
                 return self._read_locked(chunk, before.name, most_bytes)
@@ -182,7 +215,10 @@ class KeyedTable:
 
     def _order(self, shape: Shape) -> KeyOrder:
         with self._translated():
-            return KeyOrder.of(self.conn, shape)
+            order = KeyOrder.of(self.conn, shape)
+        if self.key not in (None, order.identity):
+            raise KeyChanged
+        return order
 
     def _condition(self, chunk: Chunk, order: KeyOrder) -> sql.Composable:
         assert self._published is not None, "the layout is read first"
@@ -204,6 +240,17 @@ class KeyedTable:
             if condition is not None
         ]
         return sql.SQL(" AND ").join(parts) if parts else sql.SQL("true")
+
+    @contextmanager
+    def _as_named(self, shape: Shape) -> Iterator[None]:
+        """Somebody may change names while we wait for the table: then others are to be used."""
+        try:
+            yield
+        except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn,
+                psycopg.errors.InvalidSchemaName) as exc:  # fmt: skip
+            if self.layout() == shape:
+                raise  # it is about something else, in the condition
+            raise SourceUnavailable("the table was altered while it was to be read") from exc
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

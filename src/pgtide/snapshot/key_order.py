@@ -13,6 +13,13 @@ from pgtide.postgres.operators import operator, read_operators
 from pgtide.shape import Column, Shape
 
 Key: TypeAlias = tuple[str, ...]
+KeyIdentity: TypeAlias = tuple[str, ...]
+
+
+_COLLATIONS = """
+SELECT attnum, attcollation::bigint FROM pg_catalog.pg_attribute
+WHERE attrelid = %s::oid AND attnum = ANY (%s)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +28,28 @@ class KeyOrder:
 
     columns: tuple[Column, ...]
     schemas: tuple[str | None, ...]
+    collations: tuple[int, ...]
 
     @classmethod
     def of(cls, conn: SqlConnection, shape: Shape) -> KeyOrder:
         """The order of a table's key."""
         columns = tuple(shape.columns[index] for index in shape.keys)
         schemas = read_operators(conn, (column.type_oid for column in columns))
-        return cls(columns, tuple(schemas.get(column.type_oid) for column in columns))
+        numbers = [column.attnum for column in columns]
+        collations: dict[int | None, int] = dict(
+            conn.execute(_COLLATIONS, [shape.oid, numbers]).fetchall()
+        )
+        return cls(
+            columns,
+            tuple(schemas.get(column.type_oid) for column in columns),
+            tuple(collations.get(number, 0) for number in numbers),
+        )
+
+    @property
+    def identity(self) -> KeyIdentity:
+        """The same as long as keys mean the same and follow one another in the same order."""
+        pairs = zip(self.columns, self.collations, strict=True)
+        return tuple(f"{c.attnum}:{c.type_oid}:{collation}" for c, collation in pairs)
 
     def compared(self, sign: str, key: Sequence[str]) -> sql.Composable:
         """Keys that compare so with one, or with the beginning of one."""
@@ -49,6 +71,22 @@ class KeyOrder:
             return _any([_all([self._compared(n, "=", key) for n in numbers]) for key in keys])
         rows = sql.SQL(", ").join(map(self._row, keys))
         return sql.SQL("{} IN ({})").format(self._names(len(self.columns)), rows)
+
+    def printed(self, conn: SqlConnection, keys: Sequence[Key]) -> list[Key]:
+        """The same keys, or beginnings of keys, as the server prints them: as rows have them."""
+        width = len(keys[0])
+        names = [sql.Identifier(f"k{number}") for number in range(width)]
+        columns = zip(names, self.columns, strict=False)
+        query = sql.SQL("SELECT {} FROM ROWS FROM ({}) AS k({})").format(
+            sql.SQL(", ").join(
+                sql.SQL("pg_catalog.format('%%s', {}::{})").format(name, verbatim(column.type_name))
+                for name, column in columns
+            ),
+            sql.SQL(", ").join([sql.SQL("unnest(%s::text[])")] * width),
+            sql.SQL(", ").join(names),
+        )
+        texts = [[key[number] for key in keys] for number in range(width)]
+        return conn.execute(query, texts).fetchall()
 
     def _compared(self, number: int, sign: str, key: Sequence[str]) -> sql.Composable:
         return sql.SQL("{} {} {}").format(

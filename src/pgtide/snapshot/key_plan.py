@@ -90,7 +90,8 @@ class KeyPlan:
     def done(self, chunk: Chunk) -> None:
         """A chunk is in the log."""
         with self._lock:
-            self._finished.add(chunk)
+            if chunk in self._order:  # and not one of keys that are wanted once more
+                self._finished.add(chunk)
             while self._order and self._order[0] in self._finished:
                 first = self._order.popleft()
                 self._finished.discard(first)
