@@ -30,6 +30,9 @@ from pgtide.sinks import Mark, Sink
 
 logger = logging.getLogger(__name__)
 
+FEW_ROWS = 10_000
+"""A batch that one task reads: exchanging rows between tasks takes longer than working on them."""
+
 
 @dataclass
 class Delivery:
@@ -87,10 +90,14 @@ class Delivery:
 
     def _batch(self, frame: DataFrame, mark: Mark) -> Batch | None:
         """The rows with what they do, None when there are none."""
-        census = take_census(frame)
+        # How many there are is not known before: most often about as many as last time.
+        few = 0 < self.state.batch_rows < FEW_ROWS
+        census = take_census(frame.coalesce(1) if few else frame)
         if census.high is None:
             return None
         self._know(census)
+        if census.rows < FEW_ROWS:
+            frame = frame.coalesce(1)
         return Batch(
             spark=self.spark,
             frame=frame,
