@@ -26,6 +26,7 @@ class SnapshotReporter:
         self._quiet = quiet
         self._bars: Any = None
         self._tasks: dict[str, Any] = {}
+        self._first: dict[str, tuple[float, int]] = {}  # when a table had rows, and how many
         self._said_at = 0.0
         self._stage = ""
 
@@ -53,18 +54,27 @@ class SnapshotReporter:
             logger.info(line(progress))
 
     def _draw(self, progress: SnapshotProgress) -> None:
-        self._bar("", line(progress), progress.bytes, progress.bytes_done, progress.rows)
+        self._bar("", line(progress), progress.bytes, progress.bytes_done, "")
         open_tables = [(n, t) for n, t in progress.tables.items() if t.bytes_done < t.bytes]
         begun = sorted(open_tables, key=lambda item: (not item[1].bytes_done, -item[1].bytes))
         shown: dict[str, TableProgress] = dict(begun[:BARS])
         for name in [name for name in self._tasks if name and name not in shown]:
             self._bars.remove_task(self._tasks.pop(name))
         for name, table in shown.items():
-            self._bar(name, name, table.bytes, table.bytes_done, table.rows)
+            rows = f"{table.rows} rows {self._rate(name, table.rows)}"
+            self._bar(name, name, table.bytes, table.bytes_done, rows)
 
-    def _bar(self, key: str, text: str, total: int, done: int, rows: int) -> None:
+    def _rate(self, name: str, rows: int) -> str:
+        """Rows a second since the first ones of a table: nobody knows when those began to come."""
+        now = time.monotonic()
+        if not rows:
+            return ""
+        began, had = self._first.setdefault(name, (now, rows))
+        return f"{(rows - had) / (now - began):.0f}/s" if rows > had else ""
+
+    def _bar(self, key: str, text: str, total: int, done: int, rows: str) -> None:
         if key not in self._tasks:
-            self._tasks[key] = self._bars.add_task(text, total=None, rows=0)
+            self._tasks[key] = self._bars.add_task(text, total=None, rows="")
         self._bars.update(
             self._tasks[key], description=text, total=total or None, completed=done, rows=rows
         )
@@ -94,7 +104,7 @@ def _bars() -> Any:
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.fields[rows]} rows"),
+        TextColumn("{task.fields[rows]}"),
         TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,

@@ -1,0 +1,48 @@
+"""What commands draw on a terminal while they work."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+
+import pytest
+
+from pgtide.cli.snapshot_progress import BAR_INTERVAL_S, SnapshotReporter
+from pgtide.cli.verify_progress import VerifyReporter
+from pgtide.snapshot.progress import SnapshotProgress, TableProgress
+
+
+def make_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "150")
+
+
+def test_a_bar_for_each_table_of_a_snapshot(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_terminal(monkeypatch)
+    clock = 100.0
+    watch = SimpleNamespace(monotonic=lambda: clock)
+    monkeypatch.setattr("pgtide.cli.snapshot_progress.time", watch)
+    big, small = TableProgress(bytes=1000), TableProgress(bytes=10, bytes_done=10, rows=1)
+    progress = SnapshotProgress("copying", tables={"public.big": big, "public.small": small})
+    with SnapshotReporter(quiet=False) as told:
+        for done in (0, 250, 500):
+            big.bytes_done, big.rows = done, 10 * done
+            clock += 4 * BAR_INTERVAL_S
+            told(progress)
+    drawn = capsys.readouterr().err
+    assert re.search(r"public\.big .*━.* 5000 rows 2500/s .*[\d-]:[\d-]{2}:[\d-]{2}", drawn)
+    assert "public.small" not in drawn  # it has all of its rows
+
+
+def test_a_bar_for_each_table_that_is_verified(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_terminal(monkeypatch)
+    with VerifyReporter(quiet=False) as reporter:
+        tell = reporter.telling_of("lake")
+        for done in (0, 1, 2):
+            tell("public.t", done, 4)
+    assert re.search(r"lake: public\.t .*━.*[\d-]:[\d-]{2}:[\d-]{2}", capsys.readouterr().err)
