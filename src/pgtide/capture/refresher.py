@@ -12,7 +12,6 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pgtide.capture.ddl_marks import REWRITE_OF_TYPE
 from pgtide.capture.pacing import Cancelled, Paused, Stopped, is_time
 from pgtide.capture.refresh_service import RefreshService
 from pgtide.capture.rewrites import Rewrite
@@ -75,10 +74,11 @@ class Refresher:
                 rewrite.table, ", ".join(rewrite.reasons), rewrite.table,
             )  # fmt: skip
             return
-        # Keys that were converted may be others now: the rows of before are gone.
-        replaces = REWRITE_OF_TYPE in rewrite.reasons
-        ask = Refresh(rewrite.table, id=rewrite.id, oid=rewrite.oid, reason="ddl", replace=replaces)
-        self._store.add(ask)
+        # Where keys are others now, the rows of the old ones are gone.
+        replaces = rewrite.rekeyed
+        self._store.add(
+            Refresh(rewrite.table, rewrite.id, replace=replaces, oid=rewrite.oid, reason="ddl")
+        )
         with self._lock:
             self._asked += 1
             self._idle = False
