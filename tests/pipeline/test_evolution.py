@@ -54,6 +54,10 @@ INSERT INTO renamed VALUES (5, 5, 50);
     again = spark.read.format("delta").load(str(public / "renamed"))
     assert [tuple(row) for row in again.select("id", "other").collect()] == [(1, "new")]
     assert "n" not in again.columns
+    captured.run("ALTER TABLE renamed ALTER id TYPE text USING 'k' || id;\n")
+    run_pipeline(spark, captured)
+    found = spark.read.format("delta").load(str(public / "renamed")).select("id", "other").collect()
+    assert [tuple(row) for row in found] == [("k1", "new")], "the old key's row is gone"
 
 
 def test_a_rename_without_rows_is_followed_at_once(spark: SparkSession, captured: Captured) -> None:

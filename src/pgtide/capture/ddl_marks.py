@@ -26,6 +26,8 @@ REWRITE_PERSISTENCE = 1
 REWRITE_DEFAULT = 2
 REWRITE_TYPE = 4
 
+REWRITE_OF_TYPE = "rewrite: type"
+
 PARTITION_COMMANDS = {
     "AT_AttachPartition": "attach partition",
     "AT_DetachPartition": "detach partition",
@@ -40,6 +42,7 @@ class Marks:
 
     reasons: tuple[str, ...] = ()
     partition: tuple[str | None, str] | None = None  # schema as written, or None, and name
+    retyped: frozenset[str] = frozenset()  # columns of ALTER COLUMN … TYPE
     rows_first: bool = False  # rows of the new table stand before this command in the WAL
     conditional: bool = False  # the statement says IF [NOT] EXISTS
     no_op: bool = False  # it does, and the server reported nothing made, changed or dropped
@@ -94,7 +97,7 @@ def marks_of_command(
         if bits & REWRITE_DEFAULT:
             reasons.append("rewrite: default")
         if bits & REWRITE_TYPE:
-            reasons.append("rewrite: type")
+            reasons.append(REWRITE_OF_TYPE)
     # Only these two can change rows in ways that the server does not report.
     complete = shown.complete or tag not in ("ALTER TABLE", "ALTER TYPE")
     return replace(
@@ -109,6 +112,7 @@ def marks_of_command(
 def _marks_of_commands(commands: Sequence[Any]) -> Marks:
     """ATTACH and DETACH PARTITION always stand alone in their ALTER TABLE."""
     reasons: list[str] = []
+    retyped: set[str] = set()
     partition = None
     for command in commands:
         kind = command.subtype.name
@@ -117,4 +121,6 @@ def _marks_of_commands(commands: Sequence[Any]) -> Marks:
             partition = (command.def_.name.schemaname, command.def_.name.relname)
         elif kind == "AT_SetLogged":
             reasons.append("set logged")
-    return Marks(tuple(reasons), partition)
+        elif kind == "AT_AlterColumnType":
+            retyped.add(command.name)
+    return Marks(tuple(reasons), partition, frozenset(retyped))

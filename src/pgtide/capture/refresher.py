@@ -84,7 +84,11 @@ class Refresher:
                 rewrite.table, ", ".join(rewrite.reasons), rewrite.table,
             )  # fmt: skip
             return
-        self._store.add(Refresh(rewrite.table, id=rewrite.id, oid=rewrite.oid, reason="ddl"))
+        # Where keys are others now, the rows of the old ones are gone.
+        replaces = rewrite.rekeyed
+        self._store.add(
+            Refresh(rewrite.table, rewrite.id, replace=replaces, oid=rewrite.oid, reason="ddl")
+        )
         with self._lock:
             self._asked += 1
             self._idle = False

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from pgtide.capture.ddl import DdlCommand
+from pgtide.capture.ddl_marks import REWRITE_OF_TYPE
 from pgtide.position import Lsn
 from pgtide.shape import Shape
 
@@ -21,6 +22,7 @@ class Rewrite:
     oid: int
     reasons: tuple[str, ...]
     keyed: bool
+    rekeyed: bool  # its keys may be others now
 
 
 def rewrites_of(command: DdlCommand, lsn: Lsn, current: Iterable[Shape]) -> Iterator[Rewrite]:
@@ -33,7 +35,8 @@ def rewrites_of(command: DdlCommand, lsn: Lsn, current: Iterable[Shape]) -> Iter
         shape = after.get(before.oid, before)
         if _concerns(command, shape):
             id = f"ddl-{int(lsn):X}-{shape.oid}"
-            yield Rewrite(id, shape.name, shape.oid, reasons, bool(shape.keys))
+            rekeyed = _rekeys(command, before)
+            yield Rewrite(id, shape.name, shape.oid, reasons, bool(shape.keys), rekeyed)
 
 
 def is_partition(command: DdlCommand, shape: Shape) -> bool:
@@ -42,6 +45,13 @@ def is_partition(command: DdlCommand, shape: Shape) -> bool:
         return False
     schema, table = command.marks.partition
     return shape.table == table and schema in (None, shape.schema)
+
+
+def _rekeys(command: DdlCommand, shape: Shape) -> bool:
+    """Whether a command may have converted a table's keys to others."""
+    keys = {shape.columns[index].name for index in shape.keys}
+    touched = not command.marks.complete or not keys.isdisjoint(command.marks.retyped)
+    return touched and REWRITE_OF_TYPE in command.marks.reasons
 
 
 def _concerns(command: DdlCommand, shape: Shape) -> bool:
