@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from pgtide.shape import Column
 from tests.spark.codec_frames import UNREPRESENTABLE, decode_all, plain
 
-TEXTS = 100  # of a type, printed, tampered with and of any kind each
+TEXTS = 100  # of a type, printed, tampered with, alike and of any kind each
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NOISE = '0123456789+-eE.: \n\tdfxNaTZ{}",\\BCnulUL=>_é\u0660'
 
@@ -42,6 +42,8 @@ class Kind:
     read: Callable[[str], Any]
     meant: Callable[[Any], Any] = lambda value: value
     """A value in the form in which ``decode_all`` gives it back."""
+    form: str = ""
+    """A pattern of texts that look like values, whether or not the type has them."""
 
 
 def integer(bits: int) -> Kind:
@@ -53,7 +55,7 @@ def integer(bits: int) -> Kind:
         return int(text) if low <= int(text) <= high else None
 
     oid = {16: 21, 32: 23, 64: 20}[bits]
-    return Kind(Column("i", oid), st.integers(low, high), str, read)
+    return Kind(Column("i", oid), st.integers(low, high), str, read, form="-?[0-9]{1,20}")
 
 
 def read_oid(text: str) -> int | None:
@@ -104,7 +106,8 @@ def numeric(precision: int, scale: int) -> Kind:
 
     values = st.decimals(-largest, largest, places=scale)
     column = Column("n", 1700, (precision << 16 | scale) + 4)
-    return Kind(column, values, lambda value: f"{value:.{scale}f}", read)
+    form = r"-?[0-9]{1,9}(\.[0-9]{1,5})?"
+    return Kind(column, values, lambda value: f"{value:.{scale}f}", read, form=form)
 
 
 def read_date(text: str) -> Any:
@@ -230,6 +233,9 @@ def _or_none(read: Callable[[str], Any], text: str) -> Any:
         return None
 
 
+FLOATS = r"-?[0-9]{1,3}(\.[0-9]{1,3})?e[+-][0-9]{1,3}"
+DATES = "[0-2][0-9]{3}-[01][0-9]-[0-3][0-9]"
+TIMES = rf"{DATES} [0-2][0-9]:[0-6][0-9]:[0-6][0-9](\.[0-9]{{1,7}})?"
 INT4 = integer(32)
 moments = st.datetimes()
 KINDS = [
@@ -237,15 +243,28 @@ KINDS = [
     integer(16),
     INT4,
     integer(64),
-    Kind(Column("o", 26), st.integers(0, 2**32 - 1), str, read_oid),
-    Kind(Column("f", 701), st.floats(), show_float, read_float),
-    Kind(Column("f", 700), st.floats(width=32), show_float4, read_float4),
+    Kind(Column("o", 26), st.integers(0, 2**32 - 1), str, read_oid, form="-?[0-9]{1,11}"),
+    Kind(Column("f", 701), st.floats(), show_float, read_float, form=FLOATS),
+    Kind(Column("f", 700), st.floats(width=32), show_float4, read_float4, form=FLOATS),
     numeric(10, 2),
     numeric(2, 4),
-    Kind(Column("d", 1082), st.dates(), date.isoformat, read_date),
-    Kind(Column("t", 1114), moments, show_timestamp, read_timestamp),
-    Kind(Column("z", 1184), moments, lambda v: show_timestamp(v) + "+00", read_timestamptz, micros),
-    Kind(Column("x", 17), st.binary(max_size=8), lambda v: f"\\x{v.hex()}", read_bytea),
+    Kind(Column("d", 1082), st.dates(), date.isoformat, read_date, form=DATES),
+    Kind(Column("t", 1114), moments, show_timestamp, read_timestamp, form=TIMES),
+    Kind(
+        Column("z", 1184),
+        moments,
+        lambda v: show_timestamp(v) + "+00",
+        read_timestamptz,
+        micros,
+        form=rf"{TIMES}\+0[01]",
+    ),
+    Kind(
+        Column("x", 17),
+        st.binary(max_size=8),
+        lambda v: f"\\x{v.hex()}",
+        read_bytea,
+        form=r"\\x[0-9a-g]{0,5}",
+    ),
     Kind(Column("a", 1009), st.lists(st.none() | strings, max_size=4), show_array, read_array),
     Kind(
         Column("i", 1007),
@@ -289,7 +308,9 @@ def test_exact_or_unrepresentable(spark: SparkSession) -> None:
         printed = kind.values.map(kind.show)
         valid = drawn(printed)
         assert [text for text in valid if kind.read(text) is None] == []
-        batches.append([*valid, *drawn(tampered(printed)), *drawn(strings)])
+        alike = st.from_regex(kind.form, fullmatch=True) if kind.form else strings
+        framed = [text for value in valid[:5] for text in (f"{value}\n", f" {value}", f"{value} ")]
+        batches.append([*valid, *framed, *drawn(tampered(printed)), *drawn(strings), *drawn(alike)])
     columns = [kind.column for kind in KINDS]
     found = decode_all(spark, list(zip(columns, batches, strict=True)))
     for kind, texts, outcomes in zip(KINDS, batches, found, strict=True):

@@ -103,6 +103,10 @@ def test_values_that_were_not_sent_come_from_where_the_row_was(spark: SparkSessi
         delete("3"),
         insert("3", "new", None),
         update("3", "newer", None, unsent=[2]),
+        # nor of one whose insert a route left out
+        insert("13", "old", "old"),
+        delete("13"),
+        update("13", "new", None, unsent=[2]),
         # a move whose values are in the batch, then one whose values only the target has
         insert("4", "four", "big4"),
         update("5", "five", None, old="4", unsent=[2]),
@@ -129,6 +133,7 @@ def test_values_that_were_not_sent_come_from_where_the_row_was(spark: SparkSessi
         10: (["10", "eight", None], [2], 8),
         11: (["11", "eleven", "big11"], None, None),
         12: None,
+        13: (["13", "new", None], [2], None),
     }
 
 
