@@ -10,11 +10,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import IntegerType, LongType
 
 import pgtide
-from pgtide.errors import PipelineError, TargetError, Unrepresentable
+from pgtide.errors import PipelineError, TargetError, TargetUnavailable, Unrepresentable
+from pgtide.log.storage import Storage
+from pgtide.pipeline.parallel import Writers
 from pgtide.pipeline.running import PipelineRun
+from pgtide.sinks.delta import lake
 from tests.fixtures.capture import Captured
 from tests.fixtures.waiting import wait_until
 from tests.pipeline.test_mirror import lake_config, mirror, run_pipeline
+from tests.sinks.lakes import deliver, rows, table
 
 
 def test_types_and_names_change(spark: SparkSession, captured: Captured) -> None:
@@ -146,3 +150,31 @@ def test_half_a_table_is_refused(spark: SparkSession, captured: Captured) -> Non
     captured.run("ALTER TABLE t RENAME TO t_old;\nALTER TABLE t_new RENAME TO t;\n")
     with pytest.raises(PipelineError, match="renamed into the pipeline's selection"):
         run_pipeline(spark, captured, tables=["public.t"])
+
+
+def test_a_table_that_another_writer_has_half_moved(
+    spark: SparkSession, captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In an object store a table moves bit by bit. One that had its name once is not held up."""
+    captured.run("CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a VALUES (1)")
+    deliver(spark, captured, "mirror")
+    again = "CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a VALUES (2)"
+    captured.run(f"ALTER TABLE a RENAME TO b; {again}")
+    deliver(spark, captured, "mirror")
+    captured.run("ALTER TABLE a RENAME TO c; INSERT INTO b VALUES (3)")
+
+    def half(_: SparkSession, storage: Storage, place: str, to: str) -> None:
+        assert (place, to) == ("public/a", "public/c")
+        assert storage.local is not None
+        log = storage.local / place / "_delta_log"
+        *earlier, newest = sorted(log.glob("*.json"))
+        assert earlier
+        for file in {*log.iterdir()} - {newest}:
+            file.unlink()
+        raise TargetUnavailable("the storage of a target failed")
+
+    monkeypatch.setattr(lake, "move", half)
+    monkeypatch.setattr(Writers.__init__, "__defaults__", (1,))  # one after the other, a first
+    with pytest.raises(TargetUnavailable, match="storage of a target"):
+        deliver(spark, captured, "mirror")
+    assert rows(table(spark, captured, "mirror", "b"), "id") == [(1,), (3,)]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pgtide.errors import TargetError, TargetUnavailable
 from pgtide.log.files import delete, walk
 from pgtide.log.storage import Storage
 from pgtide.sinks.delta import moving
@@ -17,8 +21,6 @@ OBJECTS = ("_delta_log/00000000000000000000.json", "_delta_log/_last_checkpoint"
 CONTENT: dict[str, bytes | None] = {path: path.encode() for path in OBJECTS}
 STEPS = 3 + 2 * len(OBJECTS)  # each object is copied and deleted; the note is there in two forms
 SPARK: Any = None  # knows of S3 only in a process of its own
-
-pytestmark = pytest.mark.s3
 
 
 class Died(BaseException):
@@ -76,6 +78,7 @@ def lake(object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Mortal:
     return lake
 
 
+@pytest.mark.s3
 @pytest.mark.parametrize("steps", range(STEPS + 1))
 def test_one_place_has_all_of_it(lake: Mortal, steps: int) -> None:
     lake.write("public/u/other", b"not of the table")
@@ -97,6 +100,52 @@ def test_one_place_has_all_of_it(lake: Mortal, steps: int) -> None:
     assert objects(lake, OWN) == {}
 
 
+@pytest.mark.s3
+@pytest.mark.parametrize("steps", [2, len(OBJECTS) + 1, len(OBJECTS) + 2, STEPS - 1])
+def test_recovery_that_dies_at_any_step(lake: Mortal, steps: int) -> None:
+    """While it copies, before and while it deletes, and before the note goes."""
+    lake.left = steps
+    with pytest.raises(Died):
+        move(SPARK, lake, "public/t", "public/u")
+    for again in range(len(OBJECTS) + 2):
+        lake.left = again
+        with suppress(Died):
+            recover(SPARK, lake)
+        here, there = objects(lake, "public/t"), objects(lake, "public/u")
+        assert CONTENT in (here, there), "one place has all of it"
+    assert sorted(map(len, (here, there))) == [0, len(OBJECTS)]
+    assert objects(lake, OWN) == {}
+
+
+@pytest.mark.s3
+def test_what_another_has_undone_is_not_taken_for_moved(
+    lake: Mortal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two runs of a pipeline that overlap: the other takes the first one for dead."""
+    each = moving._each
+
+    def interrupted(act: Callable[[str], None], paths: list[str]) -> None:
+        monkeypatch.setattr(moving, "_each", each)
+        each(act, paths)
+        recover(SPARK, lake)
+
+    monkeypatch.setattr(moving, "_each", interrupted)
+    with pytest.raises(TargetUnavailable, match="while it was moved"):
+        move(SPARK, lake, "public/t", "public/u")
+    assert objects(lake, "public/t") == CONTENT
+    recover(SPARK, lake)
+    move(SPARK, lake, "public/t", "public/u")
+    assert objects(lake, "public/u") == CONTENT
+
+
+@pytest.mark.s3
+def test_objects_that_stand_for_directories_are_no_notes(lake: Mortal) -> None:
+    lake.write(f"{OWN}/moves/public", b"")
+    recover(SPARK, lake)
+    assert objects(lake, "public/t") == CONTENT
+
+
+@pytest.mark.s3
 @pytest.mark.parametrize("steps", range(len(OBJECTS) + 2))
 def test_a_table_that_is_removed_is_gone_or_there(lake: Mortal, steps: int) -> None:
     lake.left = steps
@@ -105,3 +154,23 @@ def test_a_table_that_is_removed_is_gone_or_there(lake: Mortal, steps: int) -> N
     lake.left = -1
     recover(SPARK, lake)
     assert objects(lake, "public/t") == ({} if steps else CONTENT)
+
+
+def test_a_local_place_without_files_is_free(tmp_path: Path) -> None:
+    """A crash may leave the directories of a table that was to be made."""
+    lake = Storage(str(tmp_path))
+    lake.write("public/t/part-1", b"row")
+    (tmp_path / "public/u/_delta_log").mkdir(parents=True)
+    move(SPARK, lake, "public/t", "public/u")
+    assert objects(lake, "public") == {"u/part-1": b"row"}
+
+
+def test_a_local_place_with_files_is_not(tmp_path: Path) -> None:
+    """Of whom they are nobody knows, and trying again would not help."""
+    lake = Storage(str(tmp_path))
+    lake.write("public/t/part-1", b"row")
+    lake.write("public/u/mine", b"no table")
+    with pytest.raises(TargetError, match="new name is taken") as refused:
+        move(SPARK, lake, "public/t", "public/u")
+    assert str(tmp_path / "public/u") in refused.value.detail
+    assert len(objects(lake, "public")) == 2

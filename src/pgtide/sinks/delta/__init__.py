@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyspark.sql import SparkSession
 
 from pgtide.config.sinks import DeltaSettings
@@ -18,10 +20,16 @@ from pgtide.sinks.delta.pivot_table import PivotTable
 from pgtide.sinks.delta.scd2 import VersionsTable
 from pgtide.sinks.delta.sharing import clashes
 from pgtide.sinks.target_storage import open_storage
+from pgtide.spark.layout import TableName
 
 MODES: dict[str, type[LakeTable]] = {
     table.mode: table for table in (MirrorTable, HistoryTable, VersionsTable, PivotTable)
 }
+
+
+def _without(works: Sequence[TableWork], failed: Sequence[Failure]) -> list[TableWork]:
+    named = {failure.work.name for failure in failed}
+    return [work for work in works if work.name not in named]
 
 
 class DeltaSink:
@@ -41,15 +49,19 @@ class DeltaSink:
         if refused and batch.settings.on_error == "stop":
             return refused
 
-        # Before the writers begin: each looks at tables that another may be moving.
+        # All look before one begins: each looks at tables that another may be moving.
         recover(self._spark, self._storage)
+        places: dict[str, dict[int, TableName]] = {}  # of the relations of some work
+
+        def look(session: SparkSession, work: TableWork) -> None:
+            places[work.name] = kind(session, batch, work, self._settings).look()
 
         def apply(session: SparkSession, work: TableWork) -> None:
-            kind(session, batch, work, self._settings).apply()
+            kind(session, batch, work, self._settings).apply(places[work.name])
 
-        named = {failure.work.name for failure in refused}
-        work = [each for each in batch.work if each.name not in named]
-        return [*refused, *self._writers.run(work, apply)]
+        unseen = self._writers.run(_without(batch.work, refused), look)
+        failed = [*refused, *unseen]
+        return [*failed, *self._writers.run(_without(batch.work, failed), apply)]
 
     def reached(self, mark: Mark, table: TableRules | None = None) -> None:
         """Tables and rows tell what they have."""

@@ -6,7 +6,7 @@ its rows are found under the old name or the new one, wherever it had got to.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from urllib.parse import quote
 
 from pyspark.sql import SparkSession
@@ -16,7 +16,7 @@ from pgtide.errors import TargetError
 from pgtide.log.source import LogSource
 from pgtide.log.storage import Storage
 from pgtide.position import Position
-from pgtide.sinks.delta.moving import move, remove
+from pgtide.sinks.delta.moving import move, name_taken, remove
 from pgtide.sinks.delta.target import (
     RELATION_PROPERTY,
     RENAMED_AT_PROPERTY,
@@ -42,25 +42,31 @@ def name_aside(name: TableName, relation: int) -> TableName:
 class Lake:
     """The tables that one writer works on."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        settings: DeltaSettings,
-        names: Iterable[TableName],
-        source: LogSource,
-    ) -> None:
+    def __init__(self, spark: SparkSession, settings: DeltaSettings, source: LogSource) -> None:
         self._spark = spark
         self._settings = settings
         self._storage = Storage(settings.path, dict(settings.storage))
         self.source = source_text(source)
         self._places: dict[int, TableName] = {}
+
+    def look(self, names: Iterable[TableName]) -> dict[int, TableName]:
+        """Which relation's table is under which of these names.
+
+        Some may be tables of other writers, who may move them: nobody may have begun to write.
+        """
+        places = {}
         for name in sorted(names):
             properties = self._properties(name)
             if RELATION_PROPERTY not in properties:
                 continue
-            self._places[int(properties[RELATION_PROPERTY])] = name
+            places[int(properties[RELATION_PROPERTY])] = name
             if SOURCE_PROPERTY not in properties:  # of a lake from before tables said it
                 self._by_name(name).set_properties({SOURCE_PROPERTY: self.source})
+        return places
+
+    def know(self, places: Mapping[int, TableName]) -> None:
+        """Take what was found for where relations are."""
+        self._places.update(places)
 
     def place(self, relation: int) -> TableName | None:
         """The name under which a relation's rows are."""
@@ -123,11 +129,7 @@ class Lake:
         if place.path == wanted.path:
             return
         if wanted.exists():
-            raise TargetError(
-                "a table's new name is taken in the lake",
-                detail=f"{place.path} cannot become {wanted.path}, which exists.",
-                hint="Move or delete that table.",
-            )
+            raise name_taken(place.path, wanted.path)
         move(self._spark, self._storage, table_path(name), table_path(to))
         self._places[relation] = to
 

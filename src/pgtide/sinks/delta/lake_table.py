@@ -8,6 +8,7 @@ on it has the columns that it has: a step from before that was applied when they
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import ClassVar
 
 from pyspark.sql import SparkSession
@@ -57,12 +58,17 @@ class LakeTable(ABC):
         self._batch = batch
         self._work = work
         self._settings = settings
-        routed = {batch.rules(table).target for table in _all_names(work, batch)}
-        self._lake = Lake(spark, settings, routed, batch.source)
+        self._lake = Lake(spark, settings, batch.source)
         self._quarantine = Quarantine(spark, settings, batch)
 
-    def apply(self) -> None:
+    def look(self) -> dict[int, TableName]:
+        """Where in the lake relations are, by any name of these tables; before anybody writes."""
+        routed = {self._name(table) for table in _all_names(self._work, self._batch)}
+        return self._lake.look(routed)
+
+    def apply(self, places: Mapping[int, TableName]) -> None:
         """Apply the steps in order; those that were applied before are passed over."""
+        self._lake.know(places)
         for number, step in enumerate(self._work.steps):
             self._step(step, number)
 

@@ -7,6 +7,7 @@ is undone, of the second completed, by ``recover``, before anything else is done
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
+from pgtide.errors import TargetError, TargetUnavailable
 from pgtide.log.files import delete, walk
 from pgtide.log.storage import Storage
 from pgtide.sinks.directories import OWN
@@ -32,14 +34,14 @@ def move(spark: SparkSession, lake: Storage, place: str, to: str) -> None:
     """Move a table to a place in the same lake where there is none."""
     with target_answers():
         if lake.local is not None:
-            (lake.local / to).parent.mkdir(parents=True, exist_ok=True)
-            (lake.local / place).rename(lake.local / to)
+            _move_directory(lake.local / place, lake.local / to)
             return
         _note(lake, place, to, copied=False)
         _each(
             lambda path: lake.filesystem.copy_file(f"{place}/{path}", f"{to}/{path}"),
             _objects(lake, place),
         )
+        _refuse_less(lake, place, to)
         _note(lake, place, to, copied=True)
         _finish(spark, lake, _note_of(place))
 
@@ -57,8 +59,40 @@ def remove(spark: SparkSession, lake: Storage, place: str) -> None:
 def recover(spark: SparkSession, lake: Storage) -> None:
     """Undo or complete what was interrupted; nobody may be moving or removing tables."""
     with target_answers():
-        for entry in list(walk(lake, _NOTES)):
-            _finish(spark, lake, entry.path)
+        notes = [entry.path for entry in walk(lake, _NOTES) if entry.size]  # or a directory
+        for path in notes:
+            _finish(spark, lake, path)
+
+
+def _move_directory(table: Path, to: Path) -> None:
+    to.parent.mkdir(parents=True, exist_ok=True)
+    if to.is_dir() and not any(path.is_file() for path in to.rglob("*")):
+        shutil.rmtree(to)  # left of a table that was to be made
+    try:
+        table.rename(to)
+    except OSError as exc:
+        if exc.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        raise name_taken(str(table), str(to)) from exc
+
+
+def name_taken(place: str, to: str) -> TargetError:
+    """The refusal to move a table to where there is something."""
+    return TargetError(
+        "a table's new name is taken in the lake",
+        detail=f"{place} cannot become {to}, which exists.",
+        hint="Move or delete what is there, then run: pgtide run",
+    )
+
+
+def _refuse_less(lake: Storage, place: str, to: str) -> None:
+    """Delete nothing unless all of it is at its new place: two runs of a pipeline may overlap."""
+    if not {*_objects(lake, place)} <= {*_objects(lake, to)}:
+        raise TargetUnavailable(
+            "a table of the lake was changed while it was moved",
+            detail=f"{lake.root}/{to} lacks some of it; nothing was deleted.",
+            hint="Run a pipeline once at a time; only pgtide may write to its tables.",
+        )
 
 
 def _remove_directory(table: Path) -> None:
