@@ -2,8 +2,10 @@
 
 Five million rows of eight columns, as for the snapshot. pgbench makes a steady load, and rows of a
 small table tell how long a change takes into the log (see ``follower``): at first alone, then with
-a refresh at the default rate, then with one that has no limit. The limit that rows a second are
-held against is ``COPY large TO STDOUT`` by one psql, in the same run and beside the same load.
+a refresh at the default rate, then with one that has no limit. What a refresh takes from writers
+that take all they can get is measured as well, by a pgbench without a rate. The limit that rows a
+second are held against is ``COPY large TO STDOUT`` by one psql, in the same run and beside the same
+load.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from benchmarks.server import Server, running, work_directory
 from benchmarks.snapshot import copies, make_table
 from pgtide.capture.refresh_service import DEFAULT_RATE
 from pgtide.config import load
-from pgtide.log.refreshes import Refresh
+from pgtide.log.refreshes import Refresh, Standing
 from pgtide.snapshot.asking import ask, wait_for
 
 SLOT = "refresh"
@@ -51,6 +53,8 @@ def main() -> int:
                 "idle": _measure(server, config, options.seconds, None),
                 "default": _measure(server, config, options.seconds, _part(options)),
                 "unlimited": _unlimited(server, config, options),
+                "busy": _busy(server, config, options, None),
+                "busy_default": _busy(server, config, options, _part(options)),
             }
         copy = _beside_load(server, 5, lambda: copies(server, 1)["seconds"])
     return finish("refresh", _figures(runs, copy, options.rows, usage), BARS, runs, copy_s=copy)
@@ -71,6 +75,8 @@ def _figures(
         "tps": idle["tps"],
         "tps_default": default["tps"],
         "tps_unlimited": unlimited["tps"],
+        "tps_busy": runs["busy"]["tps"],
+        "tps_busy_default": runs["busy_default"]["tps"],
         "writer_latency_ms": idle["latency_ms"],
         "writer_latency_ms_default": default["latency_ms"],
         "writer_latency_ms_unlimited": unlimited["latency_ms"],
@@ -119,15 +125,35 @@ def _unlimited(server: Server, config: Path, options: argparse.Namespace) -> dic
     """The whole table without a limit, beside pgbench."""
     settings = load(config)
     request = Refresh("public.large", max_rate=0)
-    bench = _start_pgbench(server, options.seconds)
+    benches = [_start_pgbench(server, options.seconds)]
+
+    def write_on(_: Standing) -> None:
+        if benches[-1].poll() is not None:
+            benches.append(_start_pgbench(server, options.seconds))
+
     began = time.perf_counter()
     ask(settings, request)
-    standing = wait_for(settings, request.id)
+    standing = wait_for(settings, request.id, on_progress=write_on)
     seconds = time.perf_counter() - began
     progress(f"{standing.rows} rows in {seconds:.1f} s, {standing.rows / seconds:.0f} a second")
     if standing.rows + standing.dropped < options.rows:
         raise SystemExit(f"{standing.rows} rows were read, the table has {options.rows}")
-    return {"seconds": seconds, "rows": standing.rows, "dropped": standing.dropped, **_speed(bench)}
+    speeds = [_speed(bench) for bench in benches]
+    return {"seconds": seconds, "rows": standing.rows, "dropped": standing.dropped, **speeds[0]}
+
+
+def _busy(
+    server: Server, config: Path, options: argparse.Namespace, refresh: Refresh | None
+) -> dict[str, Any]:
+    """Writers that take all they can get, with or without a refresh at the default rate."""
+    settings = load(config)
+    if refresh is not None:
+        ask(settings, refresh)
+    found = _speed(_start_pgbench(server, options.seconds, rate=None))
+    if refresh is not None:
+        wait_for(settings, refresh.id)
+    progress(f"pgbench without a rate: {found['tps']:.0f} transactions a second")
+    return found
 
 
 def _beside_load(server: Server, seconds: int, job: Any) -> float:
@@ -146,8 +172,11 @@ def _commit_markers(server: Server, seconds: int) -> None:
             conn.execute("INSERT INTO marker VALUES (%s, 'a small row')", [first + number])
 
 
-def _start_pgbench(server: Server, seconds: int) -> subprocess.Popen[str]:
-    arguments = ["-n", "-c", "4", "-R", str(TRANSACTIONS_PER_S), "-T", str(seconds), "postgres"]
+def _start_pgbench(
+    server: Server, seconds: int, *, rate: int | None = TRANSACTIONS_PER_S
+) -> subprocess.Popen[str]:
+    limit = [] if rate is None else ["-R", str(rate)]
+    arguments = ["-n", "-c", "4", *limit, "-T", str(seconds), "postgres"]
     return subprocess.Popen(
         server.tool("pgbench", *arguments),
         stdin=subprocess.DEVNULL,

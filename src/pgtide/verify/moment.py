@@ -95,6 +95,12 @@ class LockedSnapshot:
                 except (psycopg.errors.LockNotAvailable, Changed):
                     self.close()
                     time.sleep(0.1 * attempt)  # somebody else needs the table first
+        except psycopg.errors.UndefinedTable as exc:
+            self.close()
+            raise Yielded(
+                "a table that is to be verified was dropped or renamed",
+                hint="Try again: pgtide verify",
+            ) from exc
         except psycopg.Error as exc:
             self.close()
             raise translate(exc) from exc

@@ -22,7 +22,7 @@ from pgtide.spark.cells import CellReader
 from pgtide.spark.column_names import target_names
 from pgtide.spark.layout import TableName
 from pgtide.spark.logged_table import LoggedTable
-from pgtide.verify.canonical import Canonical, canonical, identifier
+from pgtide.verify.canonical import Canonical, canonical
 from pgtide.verify.postgres_side import KeyColumn, Side
 from pgtide.verify.relations import Relation
 
@@ -71,7 +71,7 @@ class TablePlan:
         return Side(
             relations=self.relations,
             values=tuple(value.source for value in self.values),
-            keys=tuple(KeyColumn(identifier(c.name), c.type_name) for c in self.key_columns),
+            keys=tuple(map(KeyColumn.of, self.key_columns)),
             key_values=tuple(value.source for value in self.key_values),
             conditions=conditions,
         )

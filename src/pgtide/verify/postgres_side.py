@@ -13,8 +13,10 @@ from typing import Any, TypeAlias
 import psycopg
 from psycopg import sql
 
+from pgtide import oids
 from pgtide.postgres.connection import SqlConnection, translate
-from pgtide.verify.canonical import row_bytes
+from pgtide.shape import Column
+from pgtide.verify.canonical import identifier, row_bytes
 from pgtide.verify.ranges import HashRanges, KeyRanges, Ranges
 from pgtide.verify.relations import Relation
 
@@ -33,6 +35,28 @@ class KeyColumn:
     name: str  # quoted
     type: str  # as Postgres writes it
     nullable: bool = False  # nothing keeps a target from having such rows
+    by_text: bool = False  # an extension's type has no operators in a session without search path
+
+    @classmethod
+    def of(cls, column: Column, *, nullable: bool = False) -> KeyColumn:
+        own = (column.base_oid or column.type_oid) >= oids.FIRST_USER_OID
+        return cls(identifier(column.name), column.type_name, nullable, own)
+
+    @property
+    def printed(self) -> str:
+        """SQL: its text, as the log has it."""
+        text = f"concat({self.name})"
+        there = f"{self.name} IS DISTINCT FROM NULL"
+        return f"CASE WHEN {there} THEN {text} END" if self.nullable else text
+
+    @property
+    def compared(self) -> str:
+        """SQL: what keys that are given as texts are compared with."""
+        return self.printed if self.by_text else self.name
+
+    def given(self, text: str) -> str:
+        """SQL: a text, to be compared with that."""
+        return text if self.by_text else f"{text}::{self.type}"
 
 
 @dataclass(frozen=True)
@@ -117,7 +141,7 @@ class PostgresTable:
         self, connection: SqlConnection, ranges: Ranges, numbers: Sequence[int]
     ) -> Iterator[Row]:
         """The rows of some ranges."""
-        keys = ", ".join(_printed(key) for key in self.side.keys) or "NULL"
+        keys = ", ".join(key.printed for key in self.side.keys) or "NULL"
         for relation in self.side.relations:
             chosen = ranges.within(numbers)
             if isinstance(ranges, KeyRanges) and chosen.count(" OR ") >= SPANS:
@@ -182,7 +206,7 @@ class PostgresTable:
 
     @property
     def _key(self) -> str:
-        return f"({', '.join(key.name for key in self.side.keys)})"
+        return f"({', '.join(key.compared for key in self.side.keys)})"
 
     def _key_list(self, keys: Sequence[tuple[str | None, ...]]) -> str:
         """A query for these keys, with their types."""
@@ -192,7 +216,7 @@ class PostgresTable:
             for n in range(len(columns))
         ]
         names = [f"k{n}" for n in range(len(columns))]
-        typed = [f"{n}::{c.type}" for n, c in zip(names, columns, strict=True)]
+        typed = [column.given(name) for name, column in zip(names, columns, strict=True)]
         rows = f"ROWS FROM ({', '.join(f'unnest({array})' for array in arrays)})"
         return f"SELECT {', '.join(typed)} FROM {rows} AS k({', '.join(names)})"
 
@@ -220,11 +244,6 @@ def _is_hashed(ranges: Ranges) -> bool:
 def _hash(row: str) -> str:
     """The first 64 bits of the digest, as an integer."""
     return f"('x' || md5({row}))::bit(64)::bigint"
-
-
-def _printed(key: KeyColumn) -> str:
-    text = f"concat({key.name})"
-    return f"CASE WHEN {key.name} IS DISTINCT FROM NULL THEN {text} END" if key.nullable else text
 
 
 def _portions(rows: Iterable[Sequence[str | None]]) -> Iterator[list[Sequence[str | None]]]:

@@ -216,7 +216,7 @@ def _source(relations: tuple[Relation, ...], pairs: Mapping[str, Pair], keys: li
     return Side(
         relations=relations,
         values=tuple(pair.source_value for pair in pairs.values()),
-        keys=tuple(KeyColumn(identifier(key.name), key.type_name) for key in keys),
+        keys=tuple(map(KeyColumn.of, keys)),
         key_values=tuple(pairs[key.name].source_value for key in keys),
     )
 
@@ -228,6 +228,6 @@ def _target(
     return Side(
         relations=found.relations,
         values=tuple(pair.target_value for pair in pairs.values()),
-        keys=tuple(KeyColumn(identifier(c.name), c.type_name, c.nullable) for c in columns),
+        keys=tuple(KeyColumn.of(column, nullable=column.nullable) for column in columns),
         key_values=tuple(pairs[key].target_value for key in keys),
     )

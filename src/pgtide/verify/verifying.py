@@ -43,6 +43,7 @@ SESSIONS = 2
 ATTEMPTS = 3  # to compare tables that others need for themselves
 PAUSE_S = 10.0
 NEEDED = "others wait for the table: try again later"
+DROPPED = "it was dropped meanwhile"
 
 Group: TypeAlias = list[tuple[Shape, list[Shape]]]  # tables, each with its relations
 OnProgress = Callable[[str, int, int], None]
@@ -225,6 +226,16 @@ class Verification:
 
     # -- one group ----------------------------------------------------------------------------
 
+    def _as_now(self, group: Group, tables: dict[str, TableReport]) -> Group:
+        """The tables as they are called by now; it may be long since they were listed."""
+        with connect(self._url, application_name=NAME) as probe:
+            layouts = read_layouts(probe)
+        for root, _ in group:
+            if root.oid not in layouts:
+                tables[root.name] = TableReport(root.name, refused=DROPPED)
+        there = [layouts[root.oid] for root, _ in group if root.oid in layouts]
+        return [(root, self._members(root, layouts)) for root in there]
+
     def _verify(
         self,
         group: Group,
@@ -232,6 +243,7 @@ class Verification:
         part: Part | None,
     ) -> Part | None:
         """Compare tables in one snapshot; the next part of one that is compared in parts."""
+        group = self._as_now(group, tables)
         names = {shape.oid: quoted_name(shape) for _, members in group for shape in members}
         following = None
         with ExitStack() as stack:
