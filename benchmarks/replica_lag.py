@@ -141,7 +141,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rate", type=int, default=500, help="transactions a second")
     parser.add_argument("--seconds", type=int, default=60)
-    parser.add_argument("--warm", type=int, default=40, help="seconds that do not count")
+    parser.add_argument("--warm", type=int, default=90, help="seconds that do not count")
     parser.add_argument("--directory", type=Path, default=Path("/var/tmp"), help="on a disk")
     return parser.parse_args()
 

@@ -77,6 +77,12 @@ class Stage:
         name = f"{prefix(self.pipeline)}{self.number}_at"
         return f'CREATE INDEX IF NOT EXISTS "{name}" ON {self.name} (lsn, seq)'
 
+    def analyze(self) -> str:
+        """SQL: tells the planner what rows are chosen and joined by; without a key, by all."""
+        joined = self.keys or range(len(self.columns))
+        chosen = ["segment", "kind", "known", "load", *(f"v{index}" for index in joined)]
+        return f"ANALYZE {self.name} ({', '.join(chosen)})"
+
     def copy(self) -> str:
         """SQL: takes the lines of ``staged_rows``."""
         values = [f"v{index}" for index in range(len(self.columns))]
