@@ -192,8 +192,9 @@ class TargetTransaction:
         url = self._settings.url.reveal()
         loads, count = stage_lines(rows.lines(self._batch.frame, spared), url, destinations)
         if count > ANALYZED:
-            written = {stage for stage, table in rows.stages.values() if table.as_they_are}
-            for stage in stages.keys() - written:  # what is only read through needs no plan
+            staged = rows.stages.values()
+            new = {stage for stage, t in staged if t.as_they_are and not t.traits.reads}
+            for stage in stages.keys() - new:  # what is only read through needs no plan
                 self._connection.execute(stage.analyze().encode())
         return loads
 
