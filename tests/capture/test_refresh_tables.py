@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from pgtide.capture import faults, refresh_table, windows
+from pgtide.log.refreshes import Refresh
+from pgtide.snapshot.asking import ask
 from tests.capture.replayed import replay
 from tests.capture.test_refresh import reads, refresh, store_of, wait_for
 from tests.fixtures.capture import Captured, MakeCaptured, flushed
@@ -102,7 +104,7 @@ def test_a_table_that_is_renamed_while_a_chunk_waits_for_it(
         renaming.execute("ALTER TABLE t RENAME TO u")
 
     at_points["refresh_before_read"] = after(3, rename)
-    request = refresh(filled, chunk_rows=50)
+    request = ask(filled.config, Refresh("public.t", chunk_rows=50))
     with filled.capturing(), renaming:
         with filled.database.connect() as looking:
             wait_until(

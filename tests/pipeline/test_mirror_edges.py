@@ -18,6 +18,7 @@ def values(frame: DataFrame) -> list[tuple[Any, ...]]:
     return sorted((tuple(row) for row in frame.collect()), key=repr)
 
 
+@pytest.mark.slow
 def test_columns_named_like_pgtides_own(spark: SparkSession, captured: Captured) -> None:
     captured.run(
         f"""CREATE TABLE moved (id int PRIMARY KEY, origin text, doc text);
@@ -118,6 +119,7 @@ UPDATE hinge SET "N" = 1;
     assert shown("hinge") == [(2, 1, "k" * 3000)], "what was not sent does not match either"
 
 
+@pytest.mark.slow
 def test_a_filter_on_what_is_not_sent_follows_a_key(
     spark: SparkSession, captured: Captured
 ) -> None:

@@ -118,6 +118,7 @@ def test_views_follow_their_tables(spark: SparkSession, captured: Captured) -> N
     assert [row["id"] for row in spark.table(f"`{name}`.s_a_b").collect()] == [2]
 
 
+@pytest.mark.slow
 def test_a_column_that_partitions_get_with_a_default(
     spark: SparkSession, captured: Captured
 ) -> None:

@@ -16,6 +16,10 @@ def test_rows_that_were_there(
     database.execute("CREATE TABLE t (id int PRIMARY KEY, note text)")
     database.execute("INSERT INTO t SELECT n, repeat('x', n % 200) FROM generate_series(1, 5000) n")
     captured = make_captured(database, snapshot="initial")
+    # Where the server ends transactions that are idle for long, those of a snapshot last.
+    name = captured.execute("SELECT current_database()")[0][0]
+    limit = f"ALTER DATABASE \"{name}\" SET idle_in_transaction_session_timeout = '50ms'"
+    database.execute(limit)
     database.execute("UPDATE t SET note = NULL WHERE id <= 10")
     progress = take(captured, spark, chunk_bytes="64kB", parallelism=2)
     assert progress.tables["public.t"].bytes > 5 * 65536
