@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -137,8 +138,7 @@ def test_values_that_were_not_sent_come_from_where_the_row_was(spark: SparkSessi
     }
 
 
-@pytest.mark.parametrize("kind", ["numeric"])
-def test_equal_keys_are_one_key_however_they_are_written(spark: SparkSession, kind: str) -> None:
+def test_equal_keys_are_one_key_however_they_are_written(spark: SparkSession) -> None:
     column = Column("id", oids.NUMERIC, typmod=(10 << 16 | 2) + 4, key=True, identity=True)
     shape = Shape(1, "public", "t", (column, *SHAPE.columns[1:]), id=1)
     events = frame(spark, [insert("1.0", "a", "b"), update("1.00", "c", "b", old="1.0")])
@@ -146,6 +146,17 @@ def test_equal_keys_are_one_key_however_they_are_written(spark: SparkSession, ki
     assert [(str(row["k0"]), row["op"], row["after"][1]) for row in rows] == [
         ("1.00", "update", "c")
     ]
+
+
+@pytest.mark.parametrize("array", [False, True])
+def test_keys_that_spark_cannot_compare_are_texts(spark: SparkSession, array: bool) -> None:
+    hstore = Column("id", 17000, type_name="public.hstore", key=True, identity=True)
+    arrays = replace(hstore, type_oid=17001, type_name="public.hstore[]", element_oid=17000)
+    shape = Shape(1, "public", "t", (arrays if array else hstore, *SHAPE.columns[1:]), id=1)
+    first, second = ('{"\\"a\\"=>\\"1\\""}', "{}") if array else ('"a"=>"1"', "")
+    events = frame(spark, [insert(first, "a", "b"), update(second, "c", "b", old=first)])
+    rows = compact(events, Layout.of(shape, {1: shape}), ALL).collect()
+    assert {row["k0"]: row["op"] for row in rows} == {first: "delete", second: "update"}
 
 
 def test_the_old_row_fills_in_what_a_full_identity_did_not_send(spark: SparkSession) -> None:

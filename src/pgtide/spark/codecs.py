@@ -60,6 +60,14 @@ class Codec:
     any_text: bool = False
     """Whether every text has a value, also one that is not of the type."""
 
+    @property
+    def comparable(self) -> bool:
+        """Whether Spark can tell if two values are equal, and which is less: not of maps."""
+        kind = self.spark_type
+        while isinstance(kind, ArrayType):
+            kind = kind.elementType
+        return not isinstance(kind, MapType)
+
     def unrepresentable(self, text: Sql) -> Sql:
         """True where there is a text and it has no value; never NULL."""
         if self.any_text:

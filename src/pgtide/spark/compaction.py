@@ -22,6 +22,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.window import WindowSpec
 
+from pgtide.spark.keyed_events import is_move, last_of_each, parted
 from pgtide.spark.layout import ROW_OPS, Layout
 from pgtide.spark.sql_text import Sql, case, literal, type_name
 
@@ -74,20 +75,14 @@ def compact(
     Of the log's columns, those that are not ``carried`` are NULL in the result: sorting the
     events by key moves every byte of them.
     """
-    keys = key_names(layout)
-    row = ", ".join((*EVENT, "origin"))
-    newest = F.expr(f"max_by(struct({row}), struct(lsn, seq, part)) AS newest")
     filled = fill(events, layout, traits, carried)
-    return filled.groupBy(*keys).agg(newest).select(*keys, "newest.*")
+    return last_of_each(filled, key_names(layout), (*EVENT, "origin"))
 
 
 def fill(
     events: DataFrame, layout: Layout, traits: Traits, carried: Sequence[str] = EVENT
 ) -> DataFrame:
-    """Every event by its typed key, a move as two, with all values that the batch knows.
-
-    ``part`` orders the two halves of a move, 0 leaves the old key and 1 arrives at the new.
-    """
+    """Every event by its typed key, a move as two, with all values that the batch knows."""
     if layout.shape.replica_identity == "f" and traits.unsent:
         events, traits = from_old_row(events, layout, traits.unsent), replace(traits, unsent=())
     keyed = _keyed(events, layout, moves=traits.old_rows, carried=carried)
@@ -124,19 +119,21 @@ def _keyed(events: DataFrame, layout: Layout, *, moves: bool, carried: Sequence[
     row_ops = ", ".join(map(literal, ROW_OPS))
     new, old = (_key(layout, row) for row in ("coalesce(after, before)", "before"))
     typed = events.filter(f"op IN ({row_ops})").selectExpr(*EVENT, f"{new} AS key")
-    nowhere = f"CAST(NULL AS {_key_type(layout)}) AS origin"
+    nowhere = f"CAST(NULL AS {_key_type(layout)})"
     if not moves:
-        kept = [name if name in carried else _nothing(name) for name in EVENT]
-        return typed.selectExpr(*kept, "key.*", nowhere, "1 AS part")
+        kept = {name: name if name in carried else _nothing(name) for name in EVENT}
+        here = {**kept, "key": "key", "origin": nowhere}
+        return _spread(parted(typed, here, {}, None))
     # Values, not texts: 1.0 and 1.00 are one key.
-    moved = f"(op = 'update' AND before IS NOT NULL AND NOT {old} <=> key)"
-    left = {"op": "'delete' AS op", "after": _nothing("after"), "unchanged": _nothing("unchanged")}
-    gone = [*(left.get(name, name) for name in EVENT), f"{old} AS key", nowhere, "0 AS part"]
-    here = [*EVENT, "key", f"CASE WHEN {moved} THEN {old} END AS origin", "1 AS part"]
-    halves = f"array(struct({', '.join(gone)}), struct({', '.join(here)}))"
-    whole = f"array(struct({', '.join(here)}))"
-    exploded = typed.selectExpr(f"explode({case(moved, halves, whole)}) AS e").select("e.*")
-    return exploded.select(*EVENT, "key.*", "origin", "part")
+    moved = is_move(old, "key")
+    here = {**{name: name for name in EVENT}, "key": "key", "origin": case(moved, old)}
+    gone = {name: _nothing(name) for name in ("after", "unchanged")}
+    left = {**gone, "op": "'delete'", "key": old, "origin": nowhere}
+    return _spread(parted(typed, here, left, moved))
+
+
+def _spread(keyed: DataFrame) -> DataFrame:
+    return keyed.select(*EVENT, "key.*", "origin", "part")
 
 
 def _key(layout: Layout, row: str) -> Sql:
@@ -151,7 +148,7 @@ def _key_type(layout: Layout) -> str:
 
 
 def _nothing(name: str) -> str:
-    return f"CAST(NULL AS {EVENT_TYPES[name]}) AS {name}"
+    return f"CAST(NULL AS {EVENT_TYPES[name]})"
 
 
 class _Filling:

@@ -66,11 +66,16 @@ class Layout:
 
     @cached_property
     def codecs(self) -> tuple[Codec, ...]:
-        """One codec per column."""
-        found = tuple(codec_for(column) for column in self.columns)
-        if self.policy != "text":
-            return found
-        return tuple(codec if codec.total else TEXT for codec in found)
+        """One codec per column; a key is a text if Spark could not tell whether two are equal."""
+        return tuple(
+            codec if self._usable(codec, column) else TEXT
+            for column, codec in zip(self.columns, map(codec_for, self.columns), strict=True)
+        )
+
+    def _usable(self, codec: Codec, column: Column) -> bool:
+        if column.name in self.key_names and not codec.comparable:
+            return False
+        return codec.total or self.policy != "text"
 
     @cached_property
     def keys(self) -> tuple[int, ...]:

@@ -22,6 +22,7 @@ from pgtide.sinks.delta.mirror import GONE, OWN, MirrorPlan
 from pgtide.sinks.delta.reached import Portion
 from pgtide.sinks.delta.target import Target
 from pgtide.spark.compaction import EVENT, from_old_row
+from pgtide.spark.keyed_events import counted
 from pgtide.spark.sql_text import quoted
 
 COUNT = "_pgtide_count"  # how many of these rows are added, or taken if negative
@@ -48,25 +49,18 @@ def _net(plan: MirrorPlan, step: Rows, events: DataFrame) -> DataFrame:
     """Each distinct row that the events touch, with how many of it they add."""
     events = from_old_row(events.filter("op != 'truncate'"), plan.layout, step.traits.unsent)
     if not step.traits.removes:
-        counted = events.withColumn(COUNT, F.lit(1))
+        net = events.withColumn(COUNT, F.lit(1))
     else:
-        halves = F.array(
-            F.struct(F.col("after").alias("row"), F.lit(1).alias("n")),
-            F.struct(F.col("before").alias("row"), F.lit(-1).alias("n")),
-        )
-        newest = F.max(F.struct("lsn", "seq", "xid", "committed_at", "shape")).alias("newest")
-        counted = (
-            events.withColumn("half", F.explode(halves))
-            .filter("half.row IS NOT NULL")
-            .groupBy(F.col("half.row").alias("after"))
-            .agg(F.sum("half.n").alias(COUNT), newest)
-            .filter(F.col(COUNT) != 0)
-            .select("after", COUNT, "newest.*")
-            .withColumns({"op": F.lit("insert"), "before": F.lit(None).cast("array<string>")})
-            .withColumn("unchanged", F.lit(None).cast("array<int>"))
+        added = counted(events, by=(), newest=("lsn", "seq", "xid", "committed_at", "shape"))
+        net = added.withColumnsRenamed({"row": "after", "copies": COUNT}).withColumns(
+            {
+                "op": F.lit("insert"),
+                "before": F.lit(None).cast("array<string>"),
+                "unchanged": F.lit(None).cast("array<int>"),
+            }
         )
     keep = plan.rules.keep(plan.reader.after(), F.col("op"))
-    kept = counted if keep is None else counted.filter(F.coalesce(keep, F.lit(False)))
+    kept = net if keep is None else net.filter(F.coalesce(keep, F.lit(False)))
     return kept.select(*EVENT, COUNT)
 
 

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pgtide.shape import Shape
 from pgtide.spark.codecs import TEXT, Codec
 from pgtide.spark.compaction import Traits, fill, key_names
+from pgtide.spark.keyed_events import is_move, last_of_each, parted
 from pgtide.spark.layout import Layout
 from pgtide.spark.sql_text import Sql, case, element, literal, pattern
 
@@ -32,7 +33,6 @@ _SPECIAL = pattern(r"[\\\t\n\r]")  # what COPY would not take as it is
 _ESCAPES = (("char(92)", r"\\"), (TAB, r"\t"), (END, r"\n"), ("char(13)", r"\r"))
 
 _SEGMENT = -1  # in place of a column's number
-_AT = "struct(lsn, seq, part)"
 _KNOWN = "CASE op WHEN 'insert' THEN 'a' WHEN 'read' THEN 'r' ELSE 'p' END"
 _NOTHING = (
     "CAST(NULL AS int) AS copies",
@@ -67,43 +67,35 @@ def compacted(events: DataFrame, tables: Keys, *, moves: bool) -> DataFrame:
     Rows are texts before they are sorted by key: an array costs half as much again to move.
     """
     new, old = _key("coalesce(after, before)", tables), _key("before", tables)
-    where = [f"{_owner(tables)} AS owner", "segment", "shape", "lsn", "seq"]
-    text = f"{copy_text('coalesce(after, before)')} AS text"
-    if moves:
-        moved = f"(op = 'update' AND before IS NOT NULL AND NOT {old} <=> {new})"
-        left = f"{copy_text('before')} AS text"
-        gone = f"struct('delete' AS op, {left}, {old} AS key, 'p' AS known, 0 AS part)"
-        known = case(moved, "'a'", _KNOWN)
-        here = f"struct(op, {text}, {new} AS key, {known} AS known, 1 AS part)"
-        halves = case(moved, f"array({gone}, {here})", f"array({here})")
-        exploded = events.selectExpr(*where, f"explode({halves}) AS e")
-        events = exploded.select("owner", "segment", "shape", "lsn", "seq", "e.*")
-    else:
-        row = ["op", text, f"{new} AS key", f"{_KNOWN} AS known", "1 AS part"]
-        events = events.selectExpr(*where, *row)
-    newest = "max(struct(lsn, seq, part, shape, op, text)) AS newest"
-    first = "min(struct(lsn, seq, part, known)) AS first"
-    # The key first: Spark sorts by the first bytes of the first column, which tell rows apart.
-    grouped = events.groupBy("key", "owner", "segment").agg(F.expr(newest), F.expr(first))
-    state = grouped.select("segment", "newest.*", "first.known").selectExpr(
-        "segment", "shape AS stage", "op", "text", "lsn", "seq", "known", *_NOTHING
-    )
-    return state.filter(_PASSING)
+    moved = is_move(old, new)
+    here = {
+        "owner": _owner(tables),
+        **{name: name for name in ("segment", "shape", "lsn", "seq", "op")},
+        "text": copy_text("coalesce(after, before)"),
+        "key": new,
+        "known": case(moved, "'a'", _KNOWN) if moves else _KNOWN,
+    }
+    left = {"op": "'delete'", "text": copy_text("before"), "key": old, "known": "'p'"}
+    keyed = parted(events, here, left, moved if moves else None)
+    row = ("lsn", "seq", "shape", "op", "text")
+    state = last_of_each(keyed, ("key", "owner", "segment"), row, first=("known",))
+    kept = ("segment", "shape AS stage", "op", "text", "lsn", "seq", "known")
+    return state.selectExpr(*kept, *_NOTHING).filter(_PASSING)
 
 
 def filled(events: DataFrame, layout: TextLayout, traits: Traits) -> DataFrame:
     """The same for one table, of which some values may not have been sent."""
     segmented = _SegmentedLayout(layout.shape, layout.key_names)
     segment, *keys = key_names(segmented)
-    arrived = F.when(_moved(layout), F.lit("a")).otherwise(F.expr(_KNOWN))
+    old, new = (_array(layout.keys, side) for side in ("before", "after"))
+    arrived = F.expr(case(is_move(old, new), "'a'", _KNOWN))
     keyed = fill(events, segmented, traits).withColumn("known", arrived)
-    row = "struct(op, before, after, unchanged, lsn, seq, origin)"
-    newest, first = f"max_by({row}, {_AT}) AS newest", f"min_by(known, {_AT}) AS known"
-    grouped = keyed.groupBy(segment, *keys).agg(F.expr(newest), F.expr(first))
+    row = ("op", "before", "after", "unchanged", "lsn", "seq", "origin")
+    last = last_of_each(keyed, (segment, *keys), row, first=("known",))
     origin = "CAST(NULL AS array<string>)"
     if traits.unsent and traits.old_rows:
         origin = f"array({', '.join(f'origin.{key}' for key in keys)})"
-    state = grouped.select(segment, "newest.*", "known").selectExpr(
+    state = last.selectExpr(
         f"CAST({segment} AS int) AS segment",
         "op",
         "CASE WHEN op = 'delete' THEN before ELSE after END AS values",
@@ -152,12 +144,6 @@ def every(events: DataFrame, layout: Layout) -> DataFrame:
     return rows.selectExpr(
         "segment", "op", "values", "lsn", "seq", "'r' AS known", "copies", *_NOTHING[1:]
     )
-
-
-def _moved(layout: Layout) -> Column:
-    """Whether an update came from another key, be all of its values known."""
-    old, new = (_array(layout.keys, side) for side in ("before", "after"))
-    return F.expr(f"(before IS NOT NULL AND after IS NOT NULL AND NOT {old} <=> {new})")
 
 
 def _key(row: str, tables: Keys) -> Sql:

@@ -29,6 +29,7 @@ from pgtide.sinks.postgres import keyed_state, ruled_rows
 from pgtide.sinks.postgres.keyed_state import END, NULL, STATE, TAB, TextLayout, copy_text
 from pgtide.sinks.postgres.stages import Stage
 from pgtide.spark.compaction import Traits, from_old_row
+from pgtide.spark.keyed_events import counted
 from pgtide.spark.layout import ROW_OPS, Layout
 from pgtide.spark.sql_text import case
 
@@ -148,18 +149,12 @@ def _counted(events: DataFrame, layout: Layout, traits: Traits) -> DataFrame:
     """Rows without a key: how many more there are of each, or fewer."""
     if traits.unsent:
         events = from_old_row(events, layout, traits.unsent)
-    sides = "array(struct(after AS row, 1 AS copies), struct(before AS row, -1 AS copies))"
-    rows = events.selectExpr("segment", "lsn", "seq", f"explode({sides}) AS e")
-    rows = rows.select("segment", "lsn", "seq", "e.*").filter("row IS NOT NULL")
-    grouped = rows.groupBy("segment", "row").agg(
-        F.sum("copies").cast("int").alias("copies"), F.max(F.struct("lsn", "seq")).alias("at")
-    )
-    return grouped.filter("copies <> 0").selectExpr(
+    return counted(events, by=("segment",), newest=("lsn", "seq")).selectExpr(
         "segment",
         "CASE WHEN copies < 0 THEN 'delete' ELSE 'insert' END AS op",
         "row AS values",
-        "at.lsn AS lsn",
-        "at.seq AS seq",
+        "lsn",
+        "seq",
         "CASE WHEN copies < 0 THEN 'p' ELSE 'a' END AS known",
         "copies",
         "CAST(NULL AS array<int>) AS unsent",
