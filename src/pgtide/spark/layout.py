@@ -14,7 +14,9 @@ from typing import Literal, TypeAlias, get_args
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import DecimalType
 
+from pgtide.config.unbounded_numeric import parse_unbounded_numeric
 from pgtide.errors import ConfigError
 from pgtide.shape import Column, Shape
 from pgtide.spark.alignment import Alignment
@@ -49,6 +51,7 @@ class Layout:
     shape: Shape  # of the root, when the rows are of partitions
     key_names: tuple[str, ...]  # columns that identify a row; empty for a table without a key
     policy: Policy = "null"
+    unbounded: DecimalType | None = None  # what ``numeric`` without precision is; None: a string
 
     @classmethod
     def of(cls, shape: Shape, shapes: Mapping[int, Shape]) -> Layout:
@@ -67,7 +70,7 @@ class Layout:
     @cached_property
     def codecs(self) -> tuple[Codec, ...]:
         """One codec per column."""
-        found = tuple(codec_for(column) for column in self.columns)
+        found = tuple(codec_for(column, self.unbounded) for column in self.columns)
         if self.policy != "text":
             return found
         return tuple(codec if codec.total else TEXT for codec in found)
@@ -81,6 +84,11 @@ class Layout:
     def under(self, policy: Policy) -> Layout:
         """The same columns, read under a policy."""
         return replace(self, policy=policy)
+
+    def sized(self, unbounded_numeric: str) -> Layout:
+        """The same columns, with the type that a setting gives to ``numeric`` without precision."""
+        digits = parse_unbounded_numeric(unbounded_numeric)
+        return replace(self, unbounded=None if digits is None else DecimalType(*digits))
 
     def typed(self, row: str, index: int) -> Sql:
         """A value of a row that is given as its array of texts; ``lsn`` and ``seq`` are beside."""

@@ -40,11 +40,11 @@ class MirrorTable(LakeTable):
     def _plan(self, table: TableName, layout: Layout) -> MirrorPlan:
         shapes = self._batch.shapes.values()
         members = {shape.id: shape.oid for shape in shapes if shape.root_oid == layout.shape.oid}
-        policy = self._batch.settings.on_unrepresentable
+        reader = CellReader.of(layout, self._batch.settings)
         return MirrorPlan(
-            layout=layout.under(policy),
+            layout=reader.as_read,
             rules=self._batch.rules(table),
-            reader=CellReader(layout, policy),
+            reader=reader,
             committed_at=self._settings.committed_at,
             soft_delete=self._settings.soft_delete,
             relations=members,
@@ -167,6 +167,7 @@ class MirrorTable(LakeTable):
         sweeping = Sweeping(
             target,
             step,
+            plan.layout,
             names_now(target, step.layout, names),
             lambda sweep: earlier(sweep.older_than) & shown,
         )

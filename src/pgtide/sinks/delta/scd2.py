@@ -45,11 +45,11 @@ class VersionsTable(LakeTable):
     def _plan(self, step: Rows | Reshaped | Swept) -> VersionsPlan:
         shapes = self._batch.shapes.values()
         root = step.layout.shape.oid
-        policy = self._batch.settings.on_unrepresentable
+        reader = CellReader.of(step.layout, self._batch.settings)
         return VersionsPlan(
-            layout=step.layout.under(policy),
+            layout=reader.as_read,
             rules=self._batch.rules(step.table),
-            reader=CellReader(step.layout, policy),
+            reader=reader,
             relations={shape.id: shape.oid for shape in shapes if shape.root_oid == root},
         )
 
@@ -130,6 +130,7 @@ class VersionsTable(LakeTable):
         Sweeping(
             target,
             step,
+            plan.layout,
             names,
             lambda sweep: seen(sweep.older_than) & (F.col(IS_CURRENT) | _ended_behind(sweep.at)),
         ).update(_ended)
