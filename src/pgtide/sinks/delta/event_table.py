@@ -51,6 +51,7 @@ class EventTable(LakeTable):
     def _rows(self, step: Rows, number: int) -> None:
         target = self._ready(step, self._columns(step))
         if target is None:
+            self._batch.skip_write(step.table)
             return
         for portion, events in writes(self._batch, target, step, self._work.steps[number + 1 :]):
             rows, columns = self._typed(step, events)
