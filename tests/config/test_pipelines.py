@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from pgtide.config import Config, Pipeline, load
 from pgtide.config.problems import explain
+from pgtide.config.unbounded_numeric import parse_unbounded_numeric
 from pgtide.errors import ConfigError
 
 STDOUT: dict[str, Any] = {"type": "stdout"}
@@ -231,3 +232,42 @@ def test_paths_that_sinks_may_share(directory: Path) -> None:
     below = {**LAKE, "path": "./files/lake"}
     sinks = {"a": LAKE, "c": below, "d": FILES, "e": STDOUT, "f": STDOUT}
     assert list(loaded(directory, sinks).pipelines) == [*sinks]
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        ("string", "string"),
+        (" String ", "string"),
+        ("decimal(38,10)", "decimal(38,10)"),
+        ("DECIMAL ( 1 , 0 )", "decimal(1,0)"),
+        ("decimal(038,038)", "decimal(38,38)"),
+    ],
+)
+def test_unbounded_numeric(given: str, taken: str) -> None:
+    found = Pipeline.model_validate({"sink": STDOUT, "unbounded_numeric": given})
+    assert found.unbounded_numeric == taken
+    assert Pipeline.model_validate({"sink": STDOUT}).unbounded_numeric == "string"
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ("double", "neither string nor a decimal"),
+        ("decimal", "neither string nor a decimal"),
+        ("decimal(10)", "neither string nor a decimal"),
+        ("decimal(10,-1)", "neither string nor a decimal"),
+        (38, "neither string nor a decimal"),
+        ({"precision": 38}, "neither string nor a decimal"),
+        ("decimal(0,0)", "cannot have 0 digits"),
+        ("decimal(39,0)", "cannot have 39 digits"),
+        ("decimal(5,6)", "Of 5 digits 6 cannot be behind the point"),
+    ],
+)
+def test_types_that_unbounded_numeric_cannot_have(given: Any, reason: str) -> None:
+    with pytest.raises(ConfigError, match="unbounded_numeric cannot be") as found:
+        parse_unbounded_numeric(given)
+    assert reason in found.value.detail
+    assert "decimal(38,10)" in found.value.hint
+    with pytest.raises(ValidationError, match="unbounded_numeric cannot be"):
+        Pipeline.model_validate({"sink": STDOUT, "unbounded_numeric": given})

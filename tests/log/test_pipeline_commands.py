@@ -65,7 +65,9 @@ def save(log: Any, name: str, lsn: int, **fields: Any) -> State:
 def test_status_shows_pipelines(call: Any, small_log: Any) -> None:
     small_log.append([{"lsn": 1000}, {"lsn": 2000}])
     minute_ago = datetime.now(UTC) - timedelta(minutes=1)
-    save(small_log, "lake", 1000, committed_at=minute_ago, batch_at=minute_ago, batch_rows=7)
+    repeated = {"public.t": 2, "public.u": 1}
+    facts = {"committed_at": minute_ago, "batch_at": minute_ago, "skipped_writes": repeated}
+    save(small_log, "lake", 1000, batch_rows=7, **facts)
     save(small_log, "gone", 2000, withheld={"public.t": 2, "public.u": 3})
     code, facts = call("status", "--json")
     assert code == 0
@@ -76,11 +78,13 @@ def test_status_shows_pipelines(call: Any, small_log: Any) -> None:
     assert lake["last_batch"]["rows"] == 7
     assert (pond["position"], pond["lag_bytes"], pond["last_batch"]) == (None, None, None)
     assert gone["withheld"] == {"public.t": 2, "public.u": 3}
+    assert [one["skipped_writes"] for one in (lake, pond, gone)] == [repeated, {}, {}]
     assert (gone["configured"], gone["lag_bytes"], gone["lag_seconds"]) == (False, 0, 0)
     with Lease(small_log.storage, "lake"):
         text = call("status")[1]
     assert "✓ pipeline lake: running, at 0/3E8:1, " in text
     assert "pipeline pond: never ran" in text
+    assert text.count("repeated writes: 3, skipped") == text.count("repeated writes") == 1
     assert "pgtide log forget pipeline.gone" in text
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import Column as Expression
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, TimestampType
+from pyspark.sql.types import ArrayType, DataType, DecimalType, TimestampType
 
 from pgtide.shape import Column
 from pgtide.spark.codecs import Codec, codec_for
@@ -48,7 +48,9 @@ def shown(value: Expression, spark_type: DataType) -> Expression:
 
 
 def decode_all(
-    spark: SparkSession, cases: Sequence[tuple[Column, Sequence[str | None]]]
+    spark: SparkSession,
+    cases: Sequence[tuple[Column, Sequence[str | None]]],
+    unbounded: DecimalType | None = None,
 ) -> list[list[Any]]:
     """What each column's texts decode to, in order; UNREPRESENTABLE where they say so.
 
@@ -57,7 +59,7 @@ def decode_all(
     """
     texts_of: dict[Codec, list[str | None]] = {}
     for column, texts in cases:
-        texts_of.setdefault(codec_for(column), []).extend(texts)
+        texts_of.setdefault(codec_for(column, unbounded), []).extend(texts)
     height = max(map(len, texts_of.values()))
     table: dict[str, pa.Array[Any]] = {"n": pa.array(range(height), pa.int32())}
     selected = []
@@ -77,7 +79,8 @@ def decode_all(
         )
         for n, (codec, all_texts) in enumerate(texts_of.items())
     }
-    return [[next(outcomes[codec_for(column)]) for _ in texts] for column, texts in cases]
+    codecs = [codec_for(column, unbounded) for column, _ in cases]
+    return [[next(outcomes[c]) for _ in texts] for c, (_, texts) in zip(codecs, cases, strict=True)]
 
 
 def _outcome(row: Row, name: str, text: str | None) -> Any:

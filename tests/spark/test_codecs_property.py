@@ -13,15 +13,19 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
+from pyspark.sql.types import ArrayType, DecimalType
 
 from pgtide.shape import Column
+from pgtide.spark.arrow_values import decode
 from tests.spark.codec_frames import UNREPRESENTABLE, decode_all, plain
 
 TEXTS = 100  # of a type, printed, tampered with, alike and of any kind each
@@ -320,3 +324,48 @@ def test_exact_or_unrepresentable(spark: SparkSession) -> None:
             exact = value is not None and kind.show(value) == text
             allowed = [meaning] if exact else [meaning, UNREPRESENTABLE]
             assert outcome in allowed, (kind.column.type_oid, text, outcome, meaning)
+
+
+NUMBER = r"-?(0|[1-9][0-9]{0,%d})(\.[0-9]{1,%d}0{0,45})?"
+NUMBERS = [
+    *("0", "-0.5", "1.50", "0.0000000001", "0.00000000010", "0.00000000001", "NaN"),
+    *("Infinity", "-Infinity", "9" * 28, "9" * 29, "1" + "0" * 27 + "." + "0" * 60),
+    *("9" * 38, "9" * 39, "0." + "9" * 38, "0." + "9" * 39, "1." + "0" * 16383),
+    *("1." + "0" * 16382 + "1", "1" * 131072, "99999.99", "100000.00", "0.5", "0.9", "1.0"),
+]
+
+
+@pytest.mark.parametrize("digits", [(38, 10), (38, 0), (38, 38), (7, 2), (1, 1), (1, 0)])
+def test_unbounded_numeric(spark: SparkSession, digits: tuple[int, int]) -> None:
+    """As a decimal: the exact value of every number that it holds, and nothing for any other."""
+    precision, scale = digits
+    kind, exactly = DecimalType(precision, scale), Context(prec=200_000)
+    limit, step = Decimal(10) ** (precision - scale), Decimal(1).scaleb(-scale)
+
+    def meaning(text: str) -> Any:
+        value = Decimal(text)
+        held = (
+            value.is_finite()
+            and value.copy_abs() < limit
+            and value == value.quantize(step, None, exactly)
+        )
+        return value if held else UNREPRESENTABLE
+
+    texts = list(NUMBERS)
+    for most in ((precision - scale, scale or 1), (45, 45)):
+        texts += drawn(st.from_regex(NUMBER % most, fullmatch=True))
+    arrays = [f"{{NULL,{text}}}" for text in texts]
+    domain = Column("d", 16500, type_name="public.price", base_oid=1700)
+    large = Column("l", 1700, (39 << 16) + 4)
+    cases = [(column, texts) for column in (Column("n", 1700), domain, large)]
+    cases.append((Column("a", 1231), arrays))
+    *scalars, items = decode_all(spark, cases, kind)
+    plainly = decode(pa.array(texts), kind).to_pylist()
+    together = decode(pa.array(arrays), ArrayType(kind)).to_pylist()
+    for number, text in enumerate(texts):
+        wanted = meaning(text)
+        assert [found[number] for found in scalars] == [wanted] * 3, text
+        bad = wanted == UNREPRESENTABLE
+        assert items[number] == (UNREPRESENTABLE if bad else [None, wanted]), text
+        assert plainly[number] == (None if bad else wanted), text
+        assert together[number] == (None if bad else [None, wanted]), text

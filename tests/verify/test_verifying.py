@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pyspark.sql import SparkSession
 
@@ -63,6 +65,31 @@ def plant_and_find(spark: SparkSession, captured: Captured, rows: int) -> None:
 
 def test_what_was_planted_is_found(spark: SparkSession, captured: Captured) -> None:
     plant_and_find(spark, captured, 3000)
+
+
+def test_numeric_as_a_decimal(spark: SparkSession, captured: Captured) -> None:
+    """Equal values are equal, however many zeros they end in; and no other ones."""
+    captured.run("CREATE TABLE t (k numeric PRIMARY KEY, a numeric, parts numeric[]);")
+    captured.run(
+        "INSERT INTO t SELECT n / 2.0, (n || '.5' || repeat('0', n % 20))::numeric, "
+        "array[n, NULL, n / 4.0] FROM generate_series(1, 50) n;"
+    )
+    decimal: dict[str, Any] = {"unbounded_numeric": "decimal(30,6)"}
+    config = lake_config(captured, **decimal)
+    clean = table_report(verify(spark, config), "t")
+    assert (clean.equal, clean.rows, clean.left_out) == (True, 50, {})
+    spark.sql(f"UPDATE {place(captured, 't')} SET a = a + 0.000001 WHERE k = 2.5")
+    spark.sql(f"UPDATE {place(captured, 't')} SET parts = array(1.25) WHERE k = 3")
+    found = table_report(verify(spark, config), "t")
+    assert [one.columns for one in found.differences] == [("a",), ("parts",)]
+    # What the decimal cannot hold is NULL in the mirror, and a key of that kind is not there.
+    spark.sql(f"UPDATE {place(captured, 't')} SET a = a - 0.000001 WHERE k = 2.5")
+    captured.run("INSERT INTO t VALUES (100, '0.0000001'), (101, 'NaN'), (102, '1e24');")
+    captured.run("INSERT INTO t VALUES (0.0000001, 1), ('Infinity', 1), (103, '-Infinity');")
+    lenient = lake_config(captured, **decimal, on_unrepresentable="null")
+    found = table_report(verify(spark, lenient), "t")
+    assert (found.equal, found.target_rows) == (True, 54)
+    assert list(found.left_out) == ["parts"]
 
 
 @pytest.mark.slow

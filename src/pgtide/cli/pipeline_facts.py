@@ -28,7 +28,7 @@ def state_document(state: State | None) -> dict[str, Any]:
     """How far a pipeline has come; all that it did is nothing before it first ran."""
     if state is None:
         nothing: dict[str, Any] = {"position": None, "rows": 0, "batches": 0, "withheld": {}}
-        return {**nothing, "last_batch": None, "parked": []}
+        return {**nothing, "skipped_writes": {}, "last_batch": None, "parked": []}
     batch = None
     if state.batch_at is not None:
         batch = {
@@ -52,6 +52,7 @@ def state_document(state: State | None) -> dict[str, Any]:
         "rows": state.rows,
         "batches": state.batches,
         "withheld": state.withheld,
+        "skipped_writes": state.skipped_writes,
         "last_batch": batch,
         "parked": parked,
     }

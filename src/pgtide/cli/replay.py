@@ -36,7 +36,8 @@ def command(
     it says otherwise), from the first transaction on that was committed then or later. Refused
     while the pipeline runs, when the log does not go back far enough, and where files hold
     changes already. Exits with 1 if tables are parked at the end. JSON: {"pipeline", "deleted":
-    [place], "position", "rows", "batches", "withheld", "last_batch", "parked"}.
+    [place], "position", "rows", "batches", "withheld", "skipped_writes",
+    "last_batch", "parked"}.
 
     \b
     Examples:

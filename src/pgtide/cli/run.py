@@ -46,8 +46,9 @@ def command(
     SIGINT or SIGTERM ends it cleanly, a second one at once. JSON, at the end: {"capture":
     {"gear", "position", "events", "commits", "lag_bytes", …}, "pipelines": {NAME: {"status":
     "current" | "stopped" | "failed" | …, "position", "rows", "batches", "withheld": {TABLE:
-    events}, "last_batch": {"at", "rows", "seconds"} or null, "tables": {NAME: rows}, "parked":
-    [{"table", "position", "since", "message", "detail", "hint"}], "error"}}}.
+    events}, "skipped_writes": {TABLE: writes}, "last_batch": {"at", "rows", "seconds"} or
+    null, "tables": {NAME: rows}, "parked": [{"table", "position", "since", "message", "detail",
+    "hint"}], "error"}}}.
 
     \b
     Examples:

@@ -27,20 +27,22 @@ def command(ctx: typer.Context) -> int:
     "confirmed", "restart"} or null, "log": {"position", "lag_bytes", "lag_seconds"} or
     {"error"}, "capture": {"running", "pid", "gear", "events", "events_per_second",
     "started_at", "updated_at", "last_error"} or null, "pipelines": [{"name", "configured",
-    "running", "position", "rows", "batches", "withheld": {TABLE: events}, "last_batch": {"at",
-    "rows", "seconds"} or null, "parked": [{"table", "position", "since", "message", "detail",
-    "hint"}], "lag_bytes", "lag_seconds", "verified": {"started_at", "finished_at", "tables",
-    "rows", "differing": [{"table", "missing", "extra", "different", "note", "keys": [[text]]}],
-    "refused": {TABLE: why}, "error": {"message", "detail", "hint"} or null} or null,
-    "last_error", "error", "target": {"conflicts": {TABLE: rows}, "left_out": {REASON:
-    statements}} or {"error"} or null}], "refreshes": those under way or failed, as pgtide
-    refresh --list shows them}. An error is {"type", "message", "detail", "hint", "exit_code"};
+    "running", "position", "rows", "batches", "withheld": {TABLE: events}, "skipped_writes":
+    {TABLE: writes}, "last_batch": {"at", "rows", "seconds"} or null, "parked": [{"table",
+    "position", "since", "message", "detail", "hint"}], "lag_bytes", "lag_seconds",
+    "verified": {"started_at", "finished_at", "tables", "rows", "differing": [{"table", "missing",
+    "extra", "different", "note", "keys": [[text]]}], "refused": {TABLE: why},
+    "error": {"message", "detail", "hint"} or null} or null, "last_error", "error", "target":
+    {"conflicts": {TABLE: rows}, "left_out": {REASON: statements}} or {"error"} or null}],
+    "refreshes": those under way or failed, as pgtide refresh --list shows them}. An
+    error is {"type", "message", "detail", "hint", "exit_code"};
     a pipeline's is null unless what it keeps in the log cannot be read: what is not known then
     is null or empty. "verified": what the background verification found. "copied": a backlog is
     read through a temporary copy of the slot. "withheld": what filters and routes have left
-    out, and updates of rows that a refresh has yet to bring. "target": of a Postgres target,
-    the conflicts that were resolved and DDL that was not replayed. A pipeline's lag is that to
-    the log.
+    out, and updates of rows that a refresh has yet to bring. "skipped_writes": what came a second
+    time, after a crash or a lost checkpoint, and was in the Delta table already. "target": of a
+    Postgres target, the conflicts that were resolved and DDL that was not replayed. A
+    pipeline's lag is that to the log.
 
     \b
     Example:
@@ -216,4 +218,6 @@ def _progress(pipeline: dict[str, Any]) -> str:
         text += f"; last batch {batch['at']}, {batch['rows']} rows in {batch['seconds']:.1f} s"
     if withheld := sum(pipeline["withheld"].values()):
         text += f"; {withheld} events left out"
+    if skipped := sum(pipeline["skipped_writes"].values()):
+        text += f"; repeated writes: {skipped}, skipped"
     return text

@@ -18,6 +18,7 @@ from pgtide.config.places import check_places
 from pgtide.config.rules import Route, Rule
 from pgtide.config.section import Section, as_problem, reporting
 from pgtide.config.sinks import Bytes, Options, Seconds, SinkSettings, location
+from pgtide.config.unbounded_numeric import checked_unbounded_numeric
 from pgtide.config.units import parse_duration, parse_size, parse_window
 from pgtide.config.urls import Url
 from pgtide.errors import ConfigError
@@ -63,6 +64,7 @@ def _window(value: str) -> str:
 
 Tables = Annotated[list[str], AfterValidator(reporting(_patterns))]
 PipelineName = Annotated[str, BeforeValidator(reporting(_pipeline_name))]
+UnboundedNumeric = Annotated[str, BeforeValidator(reporting(checked_unbounded_numeric))]
 
 
 class Source(Section):
@@ -159,6 +161,9 @@ class Pipeline(Section):
     on_unrepresentable: Literal["fail", "null", "text"] = "fail"
     """A value that the target's type cannot hold: stop; write NULL and keep the text in the
     quarantine table; or make such columns strings."""
+    unbounded_numeric: UnboundedNumeric = "string"
+    """What a `numeric` without precision, or with more than 38 digits, becomes: `string`, or a
+    decimal such as `decimal(38,10)`, which cannot hold every value: [TYPES.md](../TYPES.md)."""
     interval: Seconds = 0.5
     """The least time between the starts of two batches."""
     batch: Annotated[Bytes, _at_least("1MB", parse_size)] = 64 << 20

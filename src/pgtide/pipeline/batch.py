@@ -41,6 +41,7 @@ class Batch:
     from_start: bool = False  # they do so from the beginning of the log
     completion: Completion | None = None  # tables that are being read as a whole
     passed_over: dict[str, int] = field(default_factory=dict)  # by table: sinks count here
+    skipped_writes: dict[str, int] = field(default_factory=dict)  # likewise
 
     @cached_property
     def work(self) -> list[TableWork]:
@@ -85,6 +86,11 @@ class Batch:
         """Count events that a sink leaves out for now; one thread per table calls this."""
         name = ".".join(table)
         self.passed_over[name] = self.passed_over.get(name, 0) + rows
+
+    def skip_write(self, table: TableName) -> None:
+        """Count a write that the target has already, from when it came the first time."""
+        name = ".".join(table)
+        self.skipped_writes[name] = self.skipped_writes.get(name, 0) + 1
 
     def table_rows(self) -> dict[str, int]:
         """How many events of each table were delivered."""

@@ -147,6 +147,7 @@ class Delivery:
             (self.state.table_rows, batch.table_rows()),
             (self.state.withheld, withheld(batch)),
             (self.state.withheld, batch.passed_over),
+            (self.state.skipped_writes, batch.skipped_writes),
         ):
             for name, rows in found.items():
                 counts[name] = counts.get(name, 0) + rows

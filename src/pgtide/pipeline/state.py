@@ -40,7 +40,8 @@ _KINDS = {
     **dict.fromkeys(("batch_rows", "resumed"), int),
     "stream_began": bool,
     "batch_seconds": int | float,
-    **dict.fromkeys(("table_rows", "withheld", "parked", "left"), dict),
+    **dict.fromkeys(("table_rows", "withheld", "skipped_writes"), dict),
+    **dict.fromkeys(("parked", "left"), dict),
     "tables": list | None,
 }
 _NOTED = ("at", "type", "message", "detail", "hint", "transient")
@@ -102,6 +103,7 @@ class State:
     batch_seconds: float = 0.0
     table_rows: dict[str, int] = field(default_factory=dict)
     withheld: dict[str, int] = field(default_factory=dict)  # events left out, by table
+    skipped_writes: dict[str, int] = field(default_factory=dict)  # that came again, by table
     parked: dict[str, Parked] = field(default_factory=dict)
     resuming: Resuming | None = None
     resumed: int = 0  # how often parked tables were resumed

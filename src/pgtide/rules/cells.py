@@ -42,12 +42,14 @@ class Cell:
     type_oid: int
     """The Postgres type, of a domain the one below it; 0: computed, ``type`` says it all.
 
-    Comparing needs it: a ``numeric`` without precision is a string in Spark.
+    Comparing needs it: a ``numeric`` without precision may be a string in Spark.
     """
     attnum: int | None = None
     """The column at the source that this was; a rule keeps it, so that a rename is a rename."""
     key: bool = False
     """Whether it is part of what identifies a row, under whatever name."""
+    any_number: bool = False
+    """Whether it is a ``numeric`` without precision of which ``type`` holds some numbers only."""
 
     @property
     def kind(self) -> Kind:

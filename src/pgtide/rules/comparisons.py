@@ -90,7 +90,7 @@ def _ordered(operator: str, left: Column, right: Column) -> Column:
 def _compare_number(operator: str, cell: Cell, wanted: Decimal) -> Column:
     if isinstance(cell.type, _INTEGERS):
         return _compare_scaled(operator, cell.value, wanted, t.DecimalType(19, 0))
-    if isinstance(cell.type, t.DecimalType):
+    if isinstance(cell.type, t.DecimalType) and not (cell.any_number and cell.type_oid):
         # First by the text: reading a value that the type cannot hold may be an error.
         typed = _compare_scaled(operator, cell.value, wanted, cell.type)
         return F.coalesce(_beyond(operator, cell.text), typed)
@@ -120,7 +120,7 @@ def _compare_scaled(operator: str, value: Column, wanted: Decimal, type_: t.Deci
 
 
 def _compare_digits(operator: str, text: Column, wanted: Decimal) -> Column:
-    """Numbers of any length, by their digits: ``numeric`` without precision."""
+    """Numbers of any length, by their digits: ``numeric`` without precision, whatever its type."""
     negative = text.startswith("-")
     unsigned = F.regexp_replace(text, "^-", "")
     here, there = _magnitude(unsigned), _magnitude(F.lit(f"{wanted.copy_abs():f}"))

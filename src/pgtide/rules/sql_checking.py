@@ -57,5 +57,5 @@ def _compile(pipeline: Pipeline, layout: Layout) -> None:
     """Take cells through all rules. Nothing reads them, so all have the same value: making those
     that a pipeline reads takes longer than all the rest."""
     rules = compile_rules(pipeline.rules, pipeline.routes, *layout.table)
-    reader, value = CellReader(layout, pipeline.on_unrepresentable), F.lit(None)
+    reader, value = CellReader.of(layout, pipeline), F.lit(None)
     rules.keep(reader.described(value), F.col("op"))

@@ -73,7 +73,7 @@ class LayoutRows:
         return self.layout if alone else with_identity(self.layout, self.shapes)
 
     def reader(self, batch: Batch) -> CellReader:
-        return CellReader(self.sent, batch.settings.on_unrepresentable)
+        return CellReader.of(self.sent, batch.settings)
 
     def cells(self, batch: Batch) -> tuple[list[Cell], list[Cell]]:
         """The new row and the old one, before any rule."""

@@ -121,8 +121,11 @@ def _integers(texts: Array, arrow_type: pa.DataType, oid: bool) -> Array:
 
 def _decimals(texts: Array, spark_type: DecimalType) -> Array:
     precision, scale = spark_type.precision, spark_type.scale
-    fraction = rf"(?:\.\d{{1,{scale}}})?" if scale else ""
-    fitting = _guarded(texts, rf"-?\d{{1,{precision}}}{fraction}")
+    digits = rf"\d{{1,{scale}}}0*" if scale else "0+"
+    fitting = _guarded(texts, rf"-?\d{{1,{precision}}}(?:\.{digits})?")
+    # Arrow counts zeros behind the last digit that fits, and may find them too many.
+    last = rf"(\.\d{{{scale}}})" if scale else r"()\."
+    fitting = pc.replace_substring_regex(fitting, rf"{last}0+\z", r"\1")
     # Arrow does not notice when the digits before the point are too many, and wraps around.
     fitting = _guarded(fitting, rf"-?0*\d{{0,{precision - scale}}}(?:\.\d+)?")
     return _cast(fitting, to_arrow_type(spark_type))

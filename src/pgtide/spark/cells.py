@@ -14,9 +14,11 @@ from functools import cached_property
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
+from pyspark.sql.types import DecimalType
 
+from pgtide.config.model import Pipeline
 from pgtide.rules.cells import Cell
-from pgtide.spark.codecs import Codec
+from pgtide.spark.codecs import TEXT, Codec, codec_for
 from pgtide.spark.compaction import unsent
 from pgtide.spark.layout import Layout, Policy
 from pgtide.spark.sql_text import case, element, literal
@@ -28,6 +30,11 @@ class CellReader:
 
     layout: Layout
     policy: Policy = "fail"
+
+    @classmethod
+    def of(cls, layout: Layout, settings: Pipeline) -> CellReader:
+        """Reads rows as a pipeline is told to."""
+        return cls(layout.sized(settings.unbounded_numeric), settings.on_unrepresentable)
 
     def after(self, unchanged: tuple[int, ...] = ()) -> list[Cell]:
         """The new row; ``unchanged`` are columns that some rows of the frame were not sent."""
@@ -46,10 +53,11 @@ class CellReader:
 
     def codec(self, index: int) -> Codec:
         """The codec of a column under the policy."""
-        return self._read.codecs[index]
+        return self.as_read.codecs[index]
 
     @cached_property
-    def _read(self) -> Layout:
+    def as_read(self) -> Layout:
+        """The layout under the policy."""
         return self.layout.under(self.policy)
 
     def unrepresentable(self, columns: Collection[str]) -> Column:
@@ -69,20 +77,21 @@ class CellReader:
         return [self._described(index, value, value) for index in range(len(self.layout.columns))]
 
     def _cell(self, index: int, side: str, sent: Column | None) -> Cell:
-        value, text = F.expr(self._read.typed(side, index)), F.expr(element(side, index))
+        value, text = F.expr(self.as_read.typed(side, index)), F.expr(element(side, index))
         return self._described(index, value, text, sent)
 
     def _described(
         self, index: int, value: Column, text: Column, sent: Column | None = None
     ) -> Cell:
-        column = self.layout.columns[index]
+        column, kind = self.layout.columns[index], self.codec(index).spark_type
         return Cell(
             name=column.name,
-            type=self.codec(index).spark_type,
+            type=kind,
             value=value,
             text=text,
             sent=sent,
             type_oid=column.base_oid or column.type_oid,
             attnum=column.attnum,
             key=index in self.layout.keys,
+            any_number=isinstance(kind, DecimalType) and codec_for(column) is TEXT,
         )

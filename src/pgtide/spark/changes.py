@@ -22,6 +22,7 @@ from itertools import product
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from pgtide.config.unbounded_numeric import STRING
 from pgtide.errors import ConfigError, LogGap
 from pgtide.log.reader import Log
 from pgtide.log.schema import CHANGES, SHAPES
@@ -53,6 +54,7 @@ def changes(
     stream: bool = False,
     reader: str | None = None,
     on_unrepresentable: Policy = "fail",
+    unbounded_numeric: str = STRING,
     storage: Mapping[str, str] | None = None,
 ) -> DataFrame:
     """One table's changes: ``op, lsn, seq, xid, committed_at, before, after, unchanged``.
@@ -73,6 +75,7 @@ def changes(
     if reader is not None and reader.startswith("pipeline."):
         raise ConfigError(f"{reader} is the name of a pipeline's reader", hint="Give another one.")
     found = source.tables([table] if isinstance(table, str) else table)
+    found = [one.sized(unbounded_numeric) for one in found]
     if stream:
         rows = source.stream()
         if reader is not None:
@@ -101,6 +104,7 @@ def latest(
     as_of: Position | datetime | str | None = None,
     *,
     on_unrepresentable: Policy = "fail",
+    unbounded_numeric: str = STRING,
     storage: Mapping[str, str] | None = None,
 ) -> DataFrame:
     """The table's rows, rebuilt from the log: now, or as of a position or a time.
@@ -117,7 +121,7 @@ def latest(
             detail=f"Retention has kept {Position(Lsn(source.complete_from))} and later.",
             hint="Read a mirror instead, or set log.retention higher.",
         )
-    found = source.table_at(table, as_of).present
+    found = source.table_at(table, as_of).present.sized(unbounded_numeric)
     source.refuse_dropped(found, table, counted)
     if not found.layout.keys:
         raise ConfigError(

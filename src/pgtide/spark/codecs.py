@@ -32,10 +32,10 @@ from pyspark.sql.types import (
 )
 
 from pgtide import oids, shape
+from pgtide.config.unbounded_numeric import MAX_PRECISION
 from pgtide.spark.array_text import decode_array, decode_hstore
 from pgtide.spark.sql_text import Sql, case, literal, pattern, type_name
 
-MAX_PRECISION = 38  # decimal digits that Spark's decimal holds
 MAX_OID = 2**32 - 1
 BYTEA_PREFIX = "\\x"
 
@@ -75,21 +75,26 @@ class Codec:
         return Sql(f"({text} IS NOT NULL AND {self.decode(text)} IS NULL)")
 
 
-def codec_for(column: shape.Column) -> Codec:
-    """The codec of a column; ``TEXT`` for a type that has no counterpart in Spark."""
+def codec_for(column: shape.Column, unbounded: DecimalType | None = None) -> Codec:
+    """The codec of a column; ``TEXT`` for a type that has no counterpart in Spark.
+
+    ``unbounded``: what a ``numeric`` without a usable precision is read as, if not as text.
+    """
     oid, typmod = column.type_oid, column.typmod
     if column.base_oid:
         oid, typmod = column.base_oid, column.base_typmod
     # Logs from before arrays were described: the built-in ones are known anyway.
     element = column.element_oid or oids.ARRAY_ELEMENTS.get(oid, 0)
     if element:
-        return _array(_scalar(element, typmod, column.type_name.removesuffix("[]")))
-    return _scalar(oid, typmod, column.type_name)
+        type_name = column.type_name.removesuffix("[]")
+        return _array(_scalar(element, typmod, type_name, unbounded))
+    return _scalar(oid, typmod, column.type_name, unbounded)
 
 
-def _scalar(oid: int, typmod: int, type_name: str) -> Codec:
+def _scalar(oid: int, typmod: int, type_name: str, unbounded: DecimalType | None) -> Codec:
     if oid == oids.NUMERIC:
-        return _numeric(typmod)
+        kind = declared_decimal(typmod) or unbounded
+        return TEXT if kind is None else _decimal(kind.precision, kind.scale)
     # An extension's type has another oid in every database.
     if oid >= oids.FIRST_USER_OID and type_name.rpartition(".")[2] == "hstore":
         return HSTORE
@@ -104,18 +109,22 @@ def _array(element: Codec) -> Codec:
     )
 
 
-@cache
-def _numeric(typmod: int) -> Codec:
+def declared_decimal(typmod: int) -> DecimalType | None:
+    """The decimal that holds every number of ``numeric(p, s)``; None where there is none."""
     precision, scale = oids.numeric_precision(typmod), oids.numeric_scale(typmod)
     if precision is None or scale is None:
-        return TEXT
+        return None
     if scale < 0:
         precision, scale = precision - scale, 0
     precision = max(precision, scale)
-    if precision > MAX_PRECISION:
-        return TEXT
-    fraction = f"(?:[.][0-9]{{1,{scale}}})?" if scale else ""
-    return _guarded(DecimalType(precision, scale), f"-?[0-9]{{1,{precision}}}{fraction}")
+    return DecimalType(precision, scale) if precision <= MAX_PRECISION else None
+
+
+@cache
+def _decimal(precision: int, scale: int) -> Codec:
+    """Numbers that a decimal holds exactly: behind its last digit there are zeros at most."""
+    digits = f"[0-9]{{1,{scale}}}+0*+" if scale else "0++"
+    return _guarded(DecimalType(precision, scale), f"-?[0-9]{{1,{precision}}}+(?:[.]{digits})?")
 
 
 def _guarded(spark_type: DataType, regex: str) -> Codec:

@@ -14,7 +14,9 @@ from typing import Literal, TypeAlias, get_args
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import DecimalType
 
+from pgtide.config.unbounded_numeric import parse_unbounded_numeric
 from pgtide.errors import ConfigError
 from pgtide.shape import Column, Shape
 from pgtide.spark.alignment import Alignment
@@ -49,6 +51,7 @@ class Layout:
     shape: Shape  # of the root, when the rows are of partitions
     key_names: tuple[str, ...]  # columns that identify a row; empty for a table without a key
     policy: Policy = "null"
+    unbounded: DecimalType | None = None  # what ``numeric`` without precision is; None: a string
 
     @classmethod
     def of(cls, shape: Shape, shapes: Mapping[int, Shape]) -> Layout:
@@ -67,15 +70,13 @@ class Layout:
     @cached_property
     def codecs(self) -> tuple[Codec, ...]:
         """One codec per column; a key is a text if Spark could not tell whether two are equal."""
-        return tuple(
-            codec if self._usable(codec, column) else TEXT
-            for column, codec in zip(self.columns, map(codec_for, self.columns), strict=True)
-        )
+        return tuple(map(self._codec, self.columns))
 
-    def _usable(self, codec: Codec, column: Column) -> bool:
+    def _codec(self, column: Column) -> Codec:
+        codec = codec_for(column, self.unbounded)
         if column.name in self.key_names and not codec.comparable:
-            return False
-        return codec.total or self.policy != "text"
+            return TEXT
+        return codec if codec.total or self.policy != "text" else TEXT
 
     @cached_property
     def keys(self) -> tuple[int, ...]:
@@ -86,6 +87,11 @@ class Layout:
     def under(self, policy: Policy) -> Layout:
         """The same columns, read under a policy."""
         return replace(self, policy=policy)
+
+    def sized(self, unbounded_numeric: str) -> Layout:
+        """The same columns, with the type that a setting gives to ``numeric`` without precision."""
+        digits = parse_unbounded_numeric(unbounded_numeric)
+        return replace(self, unbounded=None if digits is None else DecimalType(*digits))
 
     def typed(self, row: str, index: int) -> Sql:
         """A value of a row that is given as its array of texts; ``lsn`` and ``seq`` are beside."""

@@ -64,12 +64,17 @@ class LoggedChanges:
 
     @classmethod
     def open(
-        cls, path: str, options: Mapping[str, str], name: str, policy: Policy
+        cls,
+        path: str,
+        options: Mapping[str, str],
+        name: str,
+        policy: Policy,
+        unbounded_numeric: str,
     ) -> LoggedChanges:
         log = Log(path, dict(options))
         # In this order: a shape is durable before the first row that has it.
         snapshot, shapes = log.snapshot(), log.shapes()
-        found = LoggedTable.find(name, shapes)
+        found = LoggedTable.find(name, shapes).sized(unbounded_numeric)
         changes = Storage(path, dict(options)).child(CHANGES)
         alignment = _alignment(changes, snapshot, found)
         return cls(

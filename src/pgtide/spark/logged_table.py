@@ -52,6 +52,10 @@ class LoggedTable:
         mine = (shape for shape in self.shapes if relation in (shape.oid, shape.root_oid))
         return replace(self, shapes=tuple(mine))
 
+    def sized(self, unbounded_numeric: str) -> LoggedTable:
+        """The table with the type that a setting gives to ``numeric`` without precision."""
+        return replace(self, layout=self.layout.sized(unbounded_numeric))
+
     @property
     def name(self) -> str:
         return ".".join(self.layout.table)

@@ -25,6 +25,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from pgtide.config.unbounded_numeric import STRING
 from pgtide.errors import ConfigError, LogError, LogGap, PgtideError
 from pgtide.log.follow import Cleaned, CommitTail
 from pgtide.log.snapshot import Snapshot
@@ -33,7 +34,7 @@ from pgtide.spark.log_slices import LoggedChanges, Slice
 
 FORMAT = "pgtide"
 STORAGE = "storage."
-OPTIONS = ("log", "table", "on_unrepresentable")
+OPTIONS = ("log", "table", "on_unrepresentable", "unbounded_numeric")
 REUSE = "spark.python.worker.reuse"  # a setting of Spark's
 
 
@@ -86,7 +87,10 @@ class ChangeSource(DataSource):
                 if name.startswith(STORAGE)
             }
             policy: Any = given.get("on_unrepresentable", "fail")
-            self.changes = LoggedChanges.open(given["log"], storage, given["table"], policy)
+            unbounded = given.get("unbounded_numeric", STRING)
+            self.changes = LoggedChanges.open(
+                given["log"], storage, given["table"], policy, unbounded
+            )
 
     @classmethod
     def name(cls) -> str:

@@ -18,6 +18,7 @@ from psycopg import sql
 from pyspark.sql import types as t
 
 from pgtide import oids, shape
+from pgtide.spark.codecs import declared_decimal
 from pgtide.spark.layout import Policy
 from pgtide.spark.sql_text import Sql, quoted
 from pgtide.spark.static_calls import DOUBLE_BITS, FLOAT_BITS
@@ -106,11 +107,17 @@ def canonical(
         return _array(column, element, kind.elementType, name, policy)
     if isinstance(kind, t.MapType):
         return _hstore(column, source, name)
-    return _scalar(oid, kind, source, target, name, policy)
+    return _scalar(column, oid, kind, source, target, name, policy)
 
 
 def _scalar(
-    oid: int, kind: t.DataType, source: str, target: Sql, name: str, policy: Policy
+    column: shape.Column,
+    oid: int,
+    kind: t.DataType,
+    source: str,
+    target: Sql,
+    name: str,
+    policy: Policy,
 ) -> Canonical | None:
     if isinstance(kind, t.StringType):
         return _text(as_text(oid, source), target)
@@ -127,7 +134,7 @@ def _scalar(
     if oid == oids.FLOAT4 and isinstance(kind, t.FloatType):
         return _float(oid, 4, "float4", source, name, FLOAT_BITS)
     if oid == oids.NUMERIC and isinstance(kind, t.DecimalType):
-        text = _held(policy, f"{source} <> 'NaN'", f"{source}::text")
+        text = _digits(column, kind, source, policy)
         # By try_cast, which never writes an exponent.
         printed = Sql(f"try_cast({target} AS STRING)")
         if target == quoted(name):
@@ -136,6 +143,18 @@ def _scalar(
     if oid == oids.BYTEA and isinstance(kind, t.BinaryType):
         return Canonical(BYTEA, None, f"{source}::bytea", target, target)
     return _moment(oid, kind, source, target, policy)
+
+
+def _digits(column: shape.Column, kind: t.DecimalType, source: str, policy: Policy) -> str:
+    """A number as a decimal of the mirror prints it, if that holds it."""
+    typmod = column.base_typmod if column.base_oid else column.typmod
+    if declared_decimal(typmod) == kind:
+        return _held(policy, f"{source} <> 'NaN'", f"{source}::text")
+    # As many digits behind the point as the decimal has, and none that it does not have.
+    cut = f"trunc({source}, {kind.scale})"
+    shown = f"CASE WHEN {source} = {cut} THEN {cut} ELSE {source} END::text"
+    limit = f"'1e{kind.precision - kind.scale}'::numeric"
+    return _held(policy, f"{source} = {cut} AND abs({source}) < {limit}", shown)
 
 
 def _moment(
@@ -164,7 +183,7 @@ def _array(
     if policy == "null":
         return None  # which arrays a mirror could not hold is not told by Postgres
     item = Sql("item_")
-    value = _scalar(element, kind, "u.item", item, name, policy)
+    value = _scalar(column, element, kind, "u.item", item, name, policy)
     if value is None:
         return None
     sent = f"string_agg({row_source([value])}, ''::bytea ORDER BY u.place)"

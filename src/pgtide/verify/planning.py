@@ -124,12 +124,12 @@ def plan_table(
     logged = logged_table(shape, shapes)
     rules = compile_rules(pipeline.rules, pipeline.routes, shape.schema, shape.table)
     refuse_rules(rules)
-    policy = pipeline.on_unrepresentable
     layout = logged.layout
+    reader = CellReader.of(layout, pipeline)
     mirror = MirrorPlan(
-        layout=layout.under(policy),
+        layout=reader.as_read,
         rules=rules,
-        reader=CellReader(layout, policy),
+        reader=reader,
         committed_at=pipeline.sink.committed_at,
         soft_delete=pipeline.sink.soft_delete,
         relations={s.id: s.oid for s in logged.shapes if s.root_oid == layout.shape.oid},
@@ -147,7 +147,7 @@ def plan_table(
         column = numbered.get(cell.attnum)
         if column is None:
             raise Refused(f"its column {cell.name} is not the source's any more")
-        value = None if changed else canonical(column, types[name], name, policy)
+        value = None if changed else canonical(column, types[name], name, reader.policy)
         if value is not None:
             compared[name] = Compared(column.name, name, types[name], value)
         else:

@@ -28,6 +28,8 @@ from pgtide.spark.layout import Layout
 class EventTable(LakeTable):
     """A table with one row or more per event."""
 
+    merges = False
+
     def __init__(
         self, spark: SparkSession, batch: Batch, work: TableWork, settings: DeltaSettings
     ) -> None:
@@ -49,6 +51,7 @@ class EventTable(LakeTable):
     def _rows(self, step: Rows, number: int) -> None:
         target = self._ready(step, self._columns(step))
         if target is None:
+            self._batch.skip_write(step.table)
             return
         for portion, events in writes(self._batch, target, step, self._work.steps[number + 1 :]):
             rows, columns = self._typed(step, events)
@@ -58,7 +61,7 @@ class EventTable(LakeTable):
     def _reader(self, step: Rows | Reshaped) -> CellReader:
         shapes = step.shapes if isinstance(step, Rows) else ()
         layout = with_identity(step.layout, shapes)
-        return CellReader(layout, self._batch.settings.on_unrepresentable)
+        return CellReader.of(layout, self._batch.settings)
 
     def _truncated(self, step: Truncated, number: int) -> None:
         raise AssertionError("a TRUNCATE is among the rows")

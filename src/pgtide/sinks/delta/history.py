@@ -25,7 +25,7 @@ from pgtide.sinks.delta.event_table import EventTable
 from pgtide.spark.cells import CellReader
 from pgtide.spark.column_names import target_names
 from pgtide.spark.identity import left_out, with_identity, with_old_rows
-from pgtide.spark.layout import Layout, Policy
+from pgtide.spark.layout import Layout
 
 OP = "_pgtide_op"
 XID = "_pgtide_xid"
@@ -51,14 +51,14 @@ class HistoryTable(EventTable):
     mode = "history"
 
     def _columns(self, step: Rows | Reshaped) -> list[TargetColumn]:
-        cells = self._cells(step, CellReader(step.layout, self._policy).after())
+        cells = self._cells(step, CellReader.of(step.layout, self._batch.settings).after())
         names = target_names(cells, _NAMES)
         data = [TargetColumn(n, c.type, c.attnum) for n, c in zip(names, cells, strict=True)]
         return [*self._own(step.layout), *data]
 
     def _frame(self, step: Rows, events: DataFrame) -> DataFrame:
         layout = with_identity(step.layout, step.shapes)
-        reader = CellReader(layout, self._policy)
+        reader = CellReader.of(layout, self._batch.settings)
         partial = left_out(layout)
         unsent = tuple(sorted({*step.traits.unsent, *partial}))
         rules, op = self._batch.rules(step.table), F.col("op")
@@ -85,10 +85,6 @@ class HistoryTable(EventTable):
     def _typed(self, step: Rows, events: DataFrame) -> tuple[DataFrame, list[str]]:
         rows = with_old_rows(events, self._reader(step).layout)
         return rows, [column.name for column in step.layout.columns]
-
-    @property
-    def _policy(self) -> Policy:
-        return self._batch.settings.on_unrepresentable
 
     def _cells(self, step: Rows | Reshaped, cells: list[Cell]) -> list[Cell]:
         return self._batch.rules(step.table).apply(cells, F.col("op"))

@@ -30,6 +30,7 @@ from pgtide.pipeline.steps import (
 from pgtide.position import Position
 from pgtide.shape import Shape
 from pgtide.sinks.delta.columns import TargetColumn, existing_columns
+from pgtide.sinks.delta.key_types import refuse_other_keys
 from pgtide.sinks.delta.lake import Lake
 from pgtide.sinks.delta.quarantine import Quarantine
 from pgtide.sinks.delta.reshape import reshape
@@ -51,6 +52,8 @@ class LakeTable(ABC):
     keeps_past: ClassVar[bool] = True
     """Whether the table tells about times before: columns and tables dropped at the source
     stay, and a table made anew under an old name does not replace the old one's."""
+    merges: ClassVar[bool] = True
+    """Whether rows are found again by their key."""
 
     def __init__(
         self, spark: SparkSession, batch: Batch, work: TableWork, settings: DeltaSettings
@@ -138,6 +141,9 @@ class LakeTable(ABC):
         if shaped_at is not None and at < Position.parse(shaped_at):
             return None
         if fits:
+            if self.merges:
+                shapes = self._batch.shapes.values()
+                refuse_other_keys(self._batch.mark.pipeline, target, columns, step.layout, shapes)
             # First the mark: what is left undone after a crash is done when the step comes again.
             target.set_properties({SHAPED_AT_PROPERTY: str(at)})
             drop = self._settings.dropped_columns == "drop" and not self.keeps_past

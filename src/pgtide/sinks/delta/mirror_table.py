@@ -40,11 +40,11 @@ class MirrorTable(LakeTable):
     def _plan(self, table: TableName, layout: Layout) -> MirrorPlan:
         shapes = self._batch.shapes.values()
         members = {shape.id: shape.oid for shape in shapes if shape.root_oid == layout.shape.oid}
-        policy = self._batch.settings.on_unrepresentable
+        reader = CellReader.of(layout, self._batch.settings)
         return MirrorPlan(
-            layout=layout.under(policy),
+            layout=reader.as_read,
             rules=self._batch.rules(table),
-            reader=CellReader(layout, policy),
+            reader=reader,
             committed_at=self._settings.committed_at,
             soft_delete=self._settings.soft_delete,
             relations=members,
@@ -54,6 +54,7 @@ class MirrorTable(LakeTable):
         plan = self._plan(step.table, step.layout)
         target = self._ready(step, plan.columns())
         if target is None:
+            self._batch.skip_write(step.table)
             return
         self._show(step.table, target, plan)
         if not plan.layout.keys:
@@ -62,6 +63,7 @@ class MirrorTable(LakeTable):
         app_id, version = self._batch.mark.app_id(number), self._batch.mark.number
         # A table that had no key for a time has all up to there: what that deleted stays away.
         if target.written(app_id, version) or target.transaction(REACHED) >= step.high.lsn:
+            self._batch.skip_write(step.table)
             return
         table = target.open()
         assert table is not None, "it was made ready"
@@ -144,7 +146,10 @@ class MirrorTable(LakeTable):
         shape = self._truncated_shape(step)
         target = self._lake.target(self._name(step.table), shape.root_oid or shape.oid)
         app_id, version = self._batch.mark.app_id(number), self._batch.mark.number
-        if not target.exists() or target.written(app_id, version):
+        if not target.exists():
+            return
+        if target.written(app_id, version):
+            self._batch.skip_write(step.table)
             return
         before = earlier(step.at)
         rows = before & (F.col(RELATION) == step.partition) if step.partition else before
@@ -167,6 +172,7 @@ class MirrorTable(LakeTable):
         sweeping = Sweeping(
             target,
             step,
+            plan.layout,
             names_now(target, step.layout, names),
             lambda sweep: earlier(sweep.older_than) & shown,
         )
@@ -184,7 +190,10 @@ class MirrorTable(LakeTable):
             if column.attnum in step.defaults
         }
         app_id, version = self._batch.mark.app_id(number), self._batch.mark.number
-        if target is None or not filled or target.written(app_id, version):
+        if target is None or not filled:
+            return
+        if target.written(app_id, version):
+            self._batch.skip_write(step.table)
             return
         if not shaped_by(target, step):
             return

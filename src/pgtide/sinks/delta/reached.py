@@ -51,6 +51,9 @@ def writes(
 ) -> Iterator[tuple[Portion, DataFrame]]:
     """What is left to write of a step, with its events; ``later`` steps follow it."""
     for portion in pending(target, step, cut=is_cut(batch, step, later)):
+        if portion is None:
+            batch.skip_write(step.table)
+            continue
         events = batch.rows(portion.step)
         # An id for each such transaction remains in the table: not without need.
         if not portion.partial or not events.isEmpty():
@@ -58,16 +61,22 @@ def writes(
             yield portion, events
 
 
-def pending(target: Target, step: Rows, *, cut: bool) -> Iterator[Portion]:
-    """What is left to write of a step; ``cut``: it ends inside a transaction, or may do so."""
+def pending(target: Target, step: Rows, *, cut: bool) -> Iterator[Portion | None]:
+    """What is left to write of a step, None for a write that the table has.
+
+    ``cut``: the step ends inside a transaction, or may do so.
+    """
     for portion in _portions(step) if cut else [_upto(step)]:
-        reached = target.transaction(REACHED)
-        rows = portion.step
-        if rows.high.lsn <= reached or target.written(portion.app_id, portion.version):
-            continue
-        low = max(rows.low, Position(Lsn(reached + 1)), _after_part(target, reached))
-        if low <= rows.high:
-            yield replace(portion, step=replace(rows, low=low))
+        yield _left(target, portion)
+
+
+def _left(target: Target, portion: Portion) -> Portion | None:
+    """What the table does not have of a portion; None: it has all of it."""
+    reached, rows = target.transaction(REACHED), portion.step
+    if rows.high.lsn <= reached or target.written(portion.app_id, portion.version):
+        return None
+    low = max(rows.low, Position(Lsn(reached + 1)), _after_part(target, reached))
+    return replace(portion, step=replace(rows, low=low)) if low <= rows.high else None
 
 
 def _after_part(target: Target, reached: int) -> Position:

@@ -45,11 +45,11 @@ class VersionsTable(LakeTable):
     def _plan(self, step: Rows | Reshaped | Swept) -> VersionsPlan:
         shapes = self._batch.shapes.values()
         root = step.layout.shape.oid
-        policy = self._batch.settings.on_unrepresentable
+        reader = CellReader.of(step.layout, self._batch.settings)
         return VersionsPlan(
-            layout=step.layout.under(policy),
+            layout=reader.as_read,
             rules=self._batch.rules(step.table),
-            reader=CellReader(step.layout, policy),
+            reader=reader,
             relations={shape.id: shape.oid for shape in shapes if shape.root_oid == root},
         )
 
@@ -58,6 +58,7 @@ class VersionsTable(LakeTable):
         plan.keys()  # refuses what cannot be
         target = self._ready(step, plan.columns())
         if target is None:
+            self._batch.skip_write(step.table)
             return
         for portion, events in writes(self._batch, target, step, self._work.steps[number + 1 :]):
             self._quarantine.keep(step.table, events, plan.reader)
@@ -130,6 +131,7 @@ class VersionsTable(LakeTable):
         Sweeping(
             target,
             step,
+            plan.layout,
             names,
             lambda sweep: seen(sweep.older_than) & (F.col(IS_CURRENT) | _ended_behind(sweep.at)),
         ).update(_ended)
@@ -138,7 +140,10 @@ class VersionsTable(LakeTable):
         """End all current versions; done again, it finds none."""
         shape = self._truncated_shape(step)
         target = self._lake.target(self._name(step.table), shape.root_oid or shape.oid)
-        if not target.exists() or target.transaction(REACHED) >= step.at.lsn:
+        if not target.exists():
+            return
+        if target.transaction(REACHED) >= step.at.lsn:
+            self._batch.skip_write(step.table)
             return
         rows = F.col(IS_CURRENT) & earlier(step.at)
         if step.partition:

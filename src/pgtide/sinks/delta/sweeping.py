@@ -34,6 +34,7 @@ class Sweeping:
 
     target: Target
     step: Swept
+    layout: Layout  # of the step, as the table's rows are read
     names: Mapping[str, str]  # of key columns at the source: what the table calls them
     concerned: Concerned
 
@@ -92,13 +93,13 @@ class Sweeping:
 
     def _applies(self, sweep: Sweep) -> bool:
         """Whether the table has the columns: it may have gone on to others since."""
-        keys = {self.names.get(name, "") for name in self.step.layout.key_names}
+        keys = {self.names.get(name, "") for name in self.layout.key_names}
         known = sweep.whole or (bool(keys) and keys <= self._kept.keys())
         return known and (sweep.partition is None or RELATION in self._kept)
 
     @cached_property
     def _codecs(self) -> list[Codec]:
-        return key_codecs(self.step.layout)
+        return key_codecs(self.layout)
 
     @cached_property
     def _kept(self) -> dict[str, DataType]:
@@ -106,7 +107,7 @@ class Sweeping:
         return {column.name: column.type for column in existing_columns(self.target.schema)}
 
     def _key(self, number: int, prefix: str = "") -> Column:
-        name = self.names[self.step.layout.key_names[number]]
+        name = self.names[self.layout.key_names[number]]
         column = Sql(f"{prefix}{quoted(name)}")
         return key_value(column, self._kept[name], self._codecs[number])
 

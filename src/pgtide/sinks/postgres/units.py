@@ -207,4 +207,5 @@ def _tables(batch: Batch, steps: Sequence[Rows]) -> Iterable[TableRows]:
         one_snapshot = len({lsn for c in counts for lsn in (c.low.lsn, c.high.lsn)}) == 1
         once = ops == {"insert"} or (ops == {"read"} and one_snapshot)
         rules = batch.rules(layout.table)
-        yield TableRows(layout, tuple(shapes.values()), traits, once, rules)
+        typed = layout.sized(batch.settings.unbounded_numeric)  # for rules: rows stay texts
+        yield TableRows(typed, tuple(shapes.values()), traits, once, rules)
