@@ -28,7 +28,7 @@ test: lint  ## Lint, type check and run the fast tests
 
 test-slow: .venv/.installed-dev  ## Run all tests: crashes, big transactions, each Postgres release
 	$(BIN)/python -m pgtide.spark.jars
-	$(BIN)/python -m pytest -rs
+	PGTIDE_TEST_COMPILED=1 $(BIN)/python -m pytest -rs
 
 lint: .venv/.installed-dev  ## Lint, check the format and the types
 	$(BIN)/ruff check .

@@ -12,6 +12,8 @@ from pgtide.errors import ConfigError
 from pgtide.rules.comparisons import comparison
 from tests.rules.bench import UNSENT, Bench, rules_of
 
+pytestmark = pytest.mark.compiled
+
 # type, text, operator, value, whether the row is kept
 COMPARISONS: list[tuple[str, str | None, str, Any, bool | None]] = [
     ("int4", "18", "gte", 18, True),

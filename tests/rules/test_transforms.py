@@ -13,6 +13,8 @@ from pyspark.sql.types import TimestampType
 from pgtide.errors import ConfigError
 from tests.rules.bench import UNSENT, Bench, rules_of
 
+pytestmark = pytest.mark.compiled
+
 SALT = "grain-of-salt"
 
 

@@ -20,6 +20,8 @@ from pgtide.spark.codecs import TEXT, codec_for
 from tests.fixtures.databases import Database
 from tests.spark.codec_frames import UNREPRESENTABLE, decode_all, plain
 
+pytestmark = pytest.mark.compiled
+
 BAD = UNREPRESENTABLE
 TYPES_PAGE = Path(__file__).parents[2] / "docs" / "TYPES.md"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

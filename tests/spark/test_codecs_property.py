@@ -28,6 +28,8 @@ from pgtide.shape import Column
 from pgtide.spark.arrow_values import decode
 from tests.spark.codec_frames import UNREPRESENTABLE, decode_all, plain
 
+pytestmark = pytest.mark.compiled
+
 TEXTS = 100  # of a type, printed, tampered with, alike and of any kind each
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NOISE = '0123456789+-eE.: \n\tdfxNaTZ{}",\\BCnulUL=>_é\u0660'

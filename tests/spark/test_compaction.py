@@ -13,6 +13,8 @@ from pgtide.shape import Column, Shape
 from pgtide.spark.compaction import Traits, compact
 from pgtide.spark.layout import Layout
 
+pytestmark = pytest.mark.compiled
+
 SCHEMA = (
     "op string, before array<string>, after array<string>, unchanged array<int>, lsn bigint, "
     "seq bigint, xid bigint, committed_at timestamp, shape bigint"
