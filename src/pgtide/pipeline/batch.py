@@ -15,6 +15,7 @@ from pgtide.errors import ConfigError, PipelineError
 from pgtide.log.source import LogSource
 from pgtide.pipeline.census import Census, steps_of
 from pgtide.pipeline.completion import Completion
+from pgtide.pipeline.relation_histories import Told
 from pgtide.pipeline.steps import Renamed, Rows, TableWork, group_steps
 from pgtide.position import Position
 from pgtide.rules import TableRules, compile_rules
@@ -36,6 +37,7 @@ class Batch:
     mark: Mark
     settings: Pipeline
     source: LogSource  # of the log
+    earlier: tuple[Told, ...] = ()  # by commands of a transaction that began before the batch
     parked: frozenset[str] = frozenset()  # tables that wait
     only: frozenset[str] | None = None  # tables that catch up, while all others have theirs
     from_start: bool = False  # they do so from the beginning of the log
@@ -59,7 +61,7 @@ class Batch:
     @cached_property
     def _selected(self) -> list[TableWork]:
         patterns = TablePatterns(self.settings.tables)
-        steps = steps_of(self.census, self.shapes)
+        steps = steps_of(self.census, self.shapes, self.earlier)
         for step in steps:
             if isinstance(step, Renamed):
                 self._refuse_half(step, patterns)

@@ -22,6 +22,7 @@ from pgtide.pipeline.census import Census, take_census
 from pgtide.pipeline.completion import Completion
 from pgtide.pipeline.parallel import Failure
 from pgtide.pipeline.reading import LogFrames
+from pgtide.pipeline.relation_histories import Told
 from pgtide.pipeline.state import Resuming, State, StateFile, now
 from pgtide.pipeline.withheld import withheld
 from pgtide.position import Lsn, Position
@@ -106,6 +107,7 @@ class Delivery:
             mark=mark,
             settings=self.settings,
             source=self._source(census),
+            earlier=self._earlier(census),
             completion=Completion(self.storage),
         )
 
@@ -119,6 +121,15 @@ class Delivery:
         used = {count.shape for count in census.counts if count.shape is not None}
         if not used <= self._shapes.keys() or any(mark.op == "ddl" for mark in census.marks):
             self._shapes = self._log.shapes()
+
+    def _earlier(self, census: Census) -> tuple[Told, ...]:
+        """What the commands of a transaction told that goes on in this batch; a job if it has."""
+        tables = census.interrupted
+        if not tables:
+            return ()
+        # Any version will do: rows before a position never change.
+        version = self._log.snapshot().version
+        return tuple(self._frames.told_before(version, census.low, tables))
 
     def _write(self, batch: Batch) -> list[Failure]:
         """Hand a batch to the sink; failures of tables that may be parked."""
