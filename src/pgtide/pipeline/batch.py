@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession
 
 from pgtide.config.model import Pipeline
 from pgtide.config.patterns import TablePatterns
@@ -24,6 +23,7 @@ from pgtide.shape import Shape
 from pgtide.sinks import Mark
 from pgtide.spark.alignment import of_shapes
 from pgtide.spark.layout import ROW_OPS, Layout, TableName
+from pgtide.spark.positions import at_or_after, at_or_before
 
 
 @dataclass(frozen=True)
@@ -129,15 +129,3 @@ class Batch:
         if step.high < max(count.high for count in counts):
             frame = frame.filter(at_or_before(step.high))
         return step.layout.align(frame, step.shapes)
-
-
-def at_or_after(position: Position) -> Column:
-    """Rows from a position on."""
-    lsn, seq = F.col("lsn"), F.col("seq")
-    return (lsn > int(position.lsn)) | ((lsn == int(position.lsn)) & (seq >= position.seq))
-
-
-def at_or_before(position: Position) -> Column:
-    """Rows up to a position, itself included."""
-    lsn, seq = F.col("lsn"), F.col("seq")
-    return (lsn < int(position.lsn)) | ((lsn == int(position.lsn)) & (seq <= position.seq))

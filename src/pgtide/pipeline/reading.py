@@ -18,10 +18,10 @@ from pyspark.sql import functions as F
 from pgtide.log.schema import CHANGES
 from pgtide.log.snapshot import Snapshot
 from pgtide.log.storage import Storage
-from pgtide.pipeline.batch import at_or_after, at_or_before
 from pgtide.pipeline.relation_histories import Told
 from pgtide.position import Lsn, Position
 from pgtide.spark.paths import spark_path
+from pgtide.spark.positions import at_or_after, at_or_before
 
 MAX_FILES = 10_000  # per batch; the size of a batch is bounded in bytes
 # Delta refuses a version older than the table's deletedFileRetentionDuration, minutes here, as
