@@ -72,7 +72,7 @@ class Delivery:
             low = failure.position or batch.census.low
             parking.park(self.name, self.state, failure, low)
         delivered = replace(batch, parked=frozenset(self.state.parked))
-        self._count(delivered, batch.census, time.monotonic() - began)
+        self._count(delivered, time.monotonic() - began)
         if phase == "stream":
             self.state.stream_batch = number
 
@@ -138,12 +138,11 @@ class Delivery:
         parking.refuse(self.settings, failures)
         return failures
 
-    def _count(self, batch: Batch, census: Census, seconds: float) -> None:
-        state = self.state
-        assert census.high is not None
+    def _count(self, batch: Batch, seconds: float) -> None:
+        state, census, high = self.state, batch.census, batch.census.high
+        assert high is not None, "a batch has rows"
         # After a whole transaction the log need not keep it for this reader.
-        high = census.high
-        beyond = Position(Lsn(high.lsn + 1)) if census.whole else Position(high.lsn, high.seq + 1)
+        beyond = Position(Lsn(high.lsn + 1)) if census.whole else high.next
         if not census.whole and self.sink.whole_transactions:
             beyond = Position(high.lsn)
         state.position = beyond
