@@ -52,6 +52,18 @@ class Shape:
         return f"{self.schema}.{self.table}"
 
     @property
+    def home(self) -> int:
+        """The relation that its rows belong to: of a partition, the root."""
+        return self.root_oid or self.oid
+
+    @property
+    def home_name(self) -> tuple[str, str]:
+        """Schema and table that its rows belong to, while it holds."""
+        if self.root_oid:
+            return self.root_schema, self.root_table
+        return self.schema, self.table
+
+    @property
     def keys(self) -> tuple[int, ...]:
         """Indexes of the columns that identify a row; none for a table without a key."""
         # What an UPDATE or DELETE sends of the old row is its replica identity: with an index

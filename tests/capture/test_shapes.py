@@ -52,6 +52,18 @@ def test_a_transaction_that_comes_again_gets_the_same_shapes(log: Storage) -> No
     assert sorted(ShapeStore(log, Lsn(4000)).by_id) == [1, *ids, max(ids) + 1]
 
 
+def test_a_transaction_in_which_a_table_looks_so_again(log: Storage) -> None:
+    """Rows between two commands have a shape of their own, and the last one is what holds."""
+    names = ["b", "a", "b", "a", "b"]
+    first = ShapeStore(log, START)
+    ids = [first.assign(renamed(name, 2000)).id for name in names]
+    assert ids == [2, 3, 4, 5, 6]
+    first.persist()
+    assert ShapeStore(log, Lsn(3000)).current[7].columns[0].name == "b"
+    again = ShapeStore(log, START)
+    assert [again.assign(renamed(name, 2000)).id for name in names] == ids
+
+
 def test_two_writers_of_shapes(log: Storage) -> None:
     first, second = ShapeStore(log, START), ShapeStore(log, START)
     first.assign(renamed("b", 2000))

@@ -160,8 +160,9 @@ def test_a_refresh_of_a_pipeline(filled: Captured, tmp_path: Path) -> None:
     pipelines = {"files": {"sink": sink, "tables": ["public.t"]}}
     config = Config.model_validate({**filled.settings, "pipelines": pipelines})
     pipeline = pgtide.Pipeline(config, "files")
-    with pytest.raises(ConfigError, match="does not take"):
-        pipeline.refresh("public.named")
+    for other in ("public.named", "t"):
+        with pytest.raises(ConfigError, match="does not take"):
+            pipeline.refresh(other)
     with filled.capturing(), pytest.raises(TransientError, match="not applied"):
         pipeline.refresh("public.t", keys=[["7"], ["8"]], timeout_s=4)
     assert [(event.after or {})["id"] for event in filled.events("read")] == ["7", "8"]

@@ -169,7 +169,7 @@ def test_what_cannot_be_read_is_refused(spark: SparkSession, every: Captured) ->
 
     assert "needs the option table" in refused({"log": "x"})
     assert "has no option tabel" in refused({"log": "x", "tabel": "t"})
-    assert "fail, null or text" in refused(options(every, on_unrepresentable="skip"))
+    assert "Use one of fail, null, text" in refused(options(every, on_unrepresentable="skip"))
     unknown = refused(options(every) | {"table": "nothing"})
     assert "knows no table nothing" in unknown
     assert "Hint: See which it knows: pgtide log show" in unknown

@@ -53,7 +53,7 @@ class ShapeStore:
         current = self.current.get(shape.oid)
         if current is not None and current.same_layout(shape):
             return current
-        shape = self._left_behind(shape) or self._new(shape)
+        shape = self._left_behind(shape, current) or self._new(shape)
         self.current[shape.oid] = shape
         return shape
 
@@ -63,10 +63,14 @@ class ShapeStore:
         self.by_id[shape.id] = shape
         return shape
 
-    def _left_behind(self, shape: Shape) -> Shape | None:
-        """The same shape of the same transaction, from a session that did not get to its end."""
+    def _left_behind(self, shape: Shape, current: Shape | None) -> Shape | None:
+        """The same shape of the same transaction, from a session that did not get to its end.
+
+        Never one that the transaction has left: that the table looks so again is a new shape.
+        """
         for known in self.by_id.values():
-            if known.since == shape.since and known.same_layout(shape):
+            later = current is None or known.id > current.id
+            if later and known.since == shape.since and known.same_layout(shape):
                 return known
         return None
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession
 
 from pgtide.config.model import Pipeline
 from pgtide.config.patterns import TablePatterns
@@ -15,6 +14,7 @@ from pgtide.errors import ConfigError, PipelineError
 from pgtide.log.source import LogSource
 from pgtide.pipeline.census import Census, steps_of
 from pgtide.pipeline.completion import Completion
+from pgtide.pipeline.relation_histories import Told
 from pgtide.pipeline.steps import Renamed, Rows, TableWork, group_steps
 from pgtide.position import Position
 from pgtide.rules import TableRules, compile_rules
@@ -23,6 +23,7 @@ from pgtide.shape import Shape
 from pgtide.sinks import Mark
 from pgtide.spark.alignment import of_shapes
 from pgtide.spark.layout import ROW_OPS, Layout, TableName
+from pgtide.spark.positions import at_or_after, at_or_before
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Batch:
     mark: Mark
     settings: Pipeline
     source: LogSource  # of the log
+    earlier: tuple[Told, ...] = ()  # by commands of a transaction that began before the batch
     parked: frozenset[str] = frozenset()  # tables that wait
     only: frozenset[str] | None = None  # tables that catch up, while all others have theirs
     from_start: bool = False  # they do so from the beginning of the log
@@ -60,7 +62,7 @@ class Batch:
     @cached_property
     def _selected(self) -> list[TableWork]:
         patterns = TablePatterns(self.settings.tables)
-        steps = steps_of(self.census, self.shapes)
+        steps = steps_of(self.census, self.shapes, self.earlier)
         for step in steps:
             if isinstance(step, Renamed):
                 self._refuse_half(step, patterns)
@@ -133,15 +135,3 @@ class Batch:
         if step.high < max(count.high for count in counts):
             frame = frame.filter(at_or_before(step.high))
         return step.layout.align(frame, step.shapes)
-
-
-def at_or_after(position: Position) -> Column:
-    """Rows from a position on."""
-    lsn, seq = F.col("lsn"), F.col("seq")
-    return (lsn > int(position.lsn)) | ((lsn == int(position.lsn)) & (seq >= position.seq))
-
-
-def at_or_before(position: Position) -> Column:
-    """Rows up to a position, itself included."""
-    lsn, seq = F.col("lsn"), F.col("seq")
-    return (lsn < int(position.lsn)) | ((lsn == int(position.lsn)) & (seq <= position.seq))

@@ -7,7 +7,7 @@ they are: a step says between which positions its rows lie.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pgtide.pipeline.cutting import Count, row_steps
-from pgtide.pipeline.relation_histories import Change, RelationHistories
+from pgtide.pipeline.relation_histories import Change, RelationHistories, Told
 from pgtide.pipeline.steps import Dropped, Renamed, Reshaped, Step, Swept, Truncated
 from pgtide.position import Lsn, Position
 from pgtide.shape import Shape
@@ -60,6 +60,17 @@ class Census:
     def low(self) -> Position:
         """The first position of the batch, which is not empty."""
         return min(count.low for count in self.counts)
+
+    @property
+    def interrupted(self) -> frozenset[int]:
+        """Tables that commands name in a transaction of which a batch before has the beginning.
+
+        Or may have: what is left out of the log takes a place in its transaction too.
+        """
+        low = self.low
+        commands = (mark for mark in self.marks if mark.op == "ddl" and mark.at.lsn == low.lsn)
+        objects = (item for mark in commands for item in mark.payload.get("objects", ()))
+        return frozenset(item["oid"] for item in objects if "columns" in item and low.seq)
 
     @property
     def swept(self) -> bool:
@@ -114,9 +125,17 @@ def take_census(batch: DataFrame) -> Census:
     return Census(tuple(counts), tuple(sorted(marks, key=lambda mark: mark.at)), newest, whole)
 
 
-def steps_of(census: Census, shapes: Mapping[int, Shape]) -> list[Step]:
-    """Everything that the batch does, as steps in no particular order."""
+def steps_of(
+    census: Census, shapes: Mapping[int, Shape], earlier: Iterable[Told] = ()
+) -> list[Step]:
+    """Everything that the batch does, as steps in no particular order.
+
+    ``earlier``: commands of its first transaction that came before it, see ``interrupted``.
+    """
     histories = RelationHistories(shapes)
+    for told in earlier:
+        if told.at.lsn == census.low.lsn and told.at < census.low:
+            histories.change(told.item, told.at.lsn)
     barriers = [step for mark in census.marks for step in _barriers(mark, shapes, histories)]
     return [*barriers, *row_steps(census.counts, shapes, barriers)]
 
@@ -160,13 +179,12 @@ def _changed(
     """What a command did to a table of its own."""
     before, after = change.before, change.after
     new = (after.schema, after.table)
-    if before is not None and (old := (before.schema, before.table)) != new:
-        yield Renamed(old, at, new, after.oid)
+    if before is not None and before.table != new:
+        yield Renamed(before.table, at, new, after.oid)
     defaults = {}
     if before is not None:
-        known = {column.attnum for column in before.columns}
-        defaults = {attnum: text for attnum, text in missing.items() if attnum not in known}
-    yield Reshaped(new, at, Layout.of(change.newest, shapes), defaults)
+        defaults = {n: text for n, text in missing.items() if n not in before.attnums}
+    yield Reshaped(new, at, Layout.of(after, shapes), defaults)
 
 
 def _position(row: Any) -> Position:

@@ -22,6 +22,7 @@ from pgtide.pipeline.census import Census, take_census
 from pgtide.pipeline.completion import Completion
 from pgtide.pipeline.parallel import Failure
 from pgtide.pipeline.reading import LogFrames
+from pgtide.pipeline.relation_histories import Told
 from pgtide.pipeline.state import Resuming, State, StateFile, now
 from pgtide.pipeline.withheld import withheld
 from pgtide.position import Lsn, Position
@@ -71,7 +72,7 @@ class Delivery:
             low = failure.position or batch.census.low
             parking.park(self.name, self.state, failure, low)
         delivered = replace(batch, parked=frozenset(self.state.parked))
-        self._count(delivered, batch.census, time.monotonic() - began)
+        self._count(delivered, time.monotonic() - began)
         if phase == "stream":
             self.state.stream_batch = number
 
@@ -106,6 +107,7 @@ class Delivery:
             mark=mark,
             settings=self.settings,
             source=self._source(census),
+            earlier=self._earlier(census),
             completion=Completion(self.storage),
         )
 
@@ -120,6 +122,15 @@ class Delivery:
         if not used <= self._shapes.keys() or any(mark.op == "ddl" for mark in census.marks):
             self._shapes = self._log.shapes()
 
+    def _earlier(self, census: Census) -> tuple[Told, ...]:
+        """What the commands of a transaction told that goes on in this batch; a job if it has."""
+        tables = census.interrupted
+        if not tables:
+            return ()
+        # Any version will do: rows before a position never change.
+        version = self._log.snapshot().version
+        return tuple(self._frames.told_before(version, census.low, tables))
+
     def _write(self, batch: Batch) -> list[Failure]:
         """Hand a batch to the sink; failures of tables that may be parked."""
         failures = self.sink.write(batch)
@@ -127,12 +138,11 @@ class Delivery:
         parking.refuse(self.settings, failures)
         return failures
 
-    def _count(self, batch: Batch, census: Census, seconds: float) -> None:
-        state = self.state
-        assert census.high is not None
+    def _count(self, batch: Batch, seconds: float) -> None:
+        state, census, high = self.state, batch.census, batch.census.high
+        assert high is not None, "a batch has rows"
         # After a whole transaction the log need not keep it for this reader.
-        high = census.high
-        beyond = Position(Lsn(high.lsn + 1)) if census.whole else Position(high.lsn, high.seq + 1)
+        beyond = Position(Lsn(high.lsn + 1)) if census.whole else high.next
         if not census.whole and self.sink.whole_transactions:
             beyond = Position(high.lsn)
         state.position = beyond

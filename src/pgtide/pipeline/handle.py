@@ -69,10 +69,12 @@ class Pipeline:
         ``keys`` are texts of the key's columns, ``low`` and ``high`` of the first one, both
         included. ``replace`` deletes rows that only targets have.
         """
-        if not TablePatterns(self._config.pipelines[self.name].tables).matches(
-            *table.split(".", 1)
-        ):
-            raise ConfigError(f"pipeline {self.name} does not take {table}")
+        schema, _, name = table.partition(".")
+        if not TablePatterns(self._config.pipelines[self.name].tables).matches(schema, name):
+            raise ConfigError(
+                f"pipeline {self.name} does not take {table}",
+                hint="Write it as schema.table, without quotes.",
+            )
         request = Refresh(
             table,
             where=where,

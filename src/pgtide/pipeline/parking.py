@@ -17,13 +17,14 @@ from pgtide.errors import TransientError
 from pgtide.log.readers import forget_reader, update_reader
 from pgtide.log.snapshot import Snapshot
 from pgtide.log.storage import Storage
-from pgtide.pipeline.batch import Batch, at_or_before
+from pgtide.pipeline.batch import Batch
 from pgtide.pipeline.parallel import Failure
 from pgtide.pipeline.reading import LogFrames, bounds_of
 from pgtide.pipeline.state import Parked, Request, Resuming, State, now
 from pgtide.position import Position
 from pgtide.shape import Shape
 from pgtide.spark.layout import Layout
+from pgtide.spark.positions import at_or_before
 
 logger = logging.getLogger(__name__)
 

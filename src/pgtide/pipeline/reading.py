@@ -7,8 +7,10 @@ that version, leaving out what the chunks had.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -16,9 +18,10 @@ from pyspark.sql import functions as F
 from pgtide.log.schema import CHANGES
 from pgtide.log.snapshot import Snapshot
 from pgtide.log.storage import Storage
-from pgtide.pipeline.batch import at_or_after, at_or_before
+from pgtide.pipeline.relation_histories import Told
 from pgtide.position import Lsn, Position
 from pgtide.spark.paths import spark_path
+from pgtide.spark.positions import at_or_after, at_or_before
 
 MAX_FILES = 10_000  # per batch; the size of a batch is bounded in bytes
 # Delta refuses a version older than the table's deletedFileRetentionDuration, minutes here, as
@@ -75,6 +78,19 @@ class LogFrames:
         """Rows of a version from one position to another, both included."""
         rows = self.version(version).filter(F.col("lsn").between(int(start.lsn), int(until.lsn)))
         return rows.filter(at_or_after(start) & at_or_before(until))
+
+    def told_before(self, version: int, position: Position, relations: Iterable[int]) -> list[Told]:
+        """What the DDL of a transaction before a position in it told of some relations, in order.
+
+        Only that is collected: a command may carry the whole text that its client sent.
+        """
+        seq, lsn = F.col("seq"), F.col("lsn")
+        before = (lsn == int(position.lsn)) & (seq < position.seq) & (F.col("op") == "ddl")
+        objects = F.from_json("payload", "objects array<string>")["objects"]
+        told = self.version(version).filter(before).select("seq", F.posexplode(objects))
+        theirs = F.get_json_object("col", "$.oid").cast("long").isin(*relations)
+        found = sorted(told.filter(theirs).collect(), key=lambda row: (row["seq"], row["pos"]))
+        return [Told(replace(position, seq=row["seq"]), json.loads(row["col"])) for row in found]
 
     def stream(self, start: int | None, after: Lsn, batch_bytes: int) -> DataFrame:
         """What is appended; ``start`` is given only while the checkpoint holds no offset.

@@ -135,14 +135,8 @@ def target_tables(config: Config, name: str) -> list[str]:
 def _places(pipeline: Pipeline, shapes: Iterable[Shape]) -> list[str]:
     """Where tables may be: under their names, or set aside for another of that name."""
     patterns = TablePatterns(pipeline.tables)
-    relations = {
-        (shape.root_schema, shape.root_table, shape.root_oid)
-        if shape.root_oid
-        else (shape.schema, shape.table, shape.oid)
-        for shape in shapes
-    }
     targets = set()
-    for schema, table, relation in relations:
+    for (schema, table), relation in {(shape.home_name, shape.home) for shape in shapes}:
         if patterns.matches(schema, table):
             target = compile_rules(pipeline.rules, pipeline.routes, schema, table).target
             targets |= {target, name_aside(target, relation)}

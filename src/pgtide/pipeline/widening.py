@@ -39,9 +39,7 @@ class Selection:
     def of(cls, shapes: Iterable[Shape], before: list[str], after: list[str]) -> Selection:
         relations: dict[int, set[TableName]] = {}
         for shape in shapes:
-            root = (shape.root_schema, shape.root_table)
-            name = root if shape.root_oid else (shape.schema, shape.table)
-            relations.setdefault(shape.root_oid or shape.oid, set()).add(name)
+            relations.setdefault(shape.home, set()).add(shape.home_name)
         return cls([*relations.values()], TablePatterns(before), TablePatterns(after))
 
     @property

@@ -25,7 +25,7 @@ from pgtide.rules.binding import (
     surviving,
 )
 from pgtide.rules.kinds import Field, kind_of
-from pgtide.rules.partitions import misplaced, numbered, root_name
+from pgtide.rules.partitions import misplaced, numbered
 from pgtide.rules.regex import translate
 from pgtide.shape import Shape
 
@@ -60,7 +60,7 @@ def has_sql(rule: Rule) -> bool:
 
 def _matches(patterns: TablePatterns, shape: Shape) -> bool:
     """A partition is meant by its root's name, which its rows have in pipelines."""
-    return patterns.matches(*root_name(shape))
+    return patterns.matches(*shape.home_name)
 
 
 def _meant(item: Rule | Route, shape: Shape) -> bool:
@@ -149,7 +149,7 @@ def _keeps_state(sink: SinkSettings) -> bool:
 
 
 def _route_check(pipeline: Pipeline, shape: Shape, state: _State) -> Iterator[Check]:
-    route = route_of(pipeline.routes, *root_name(shape))
+    route = route_of(pipeline.routes, *shape.home_name)
     if route is None:
         return
     names = [field.name for field in state.fields]

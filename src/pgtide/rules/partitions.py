@@ -13,13 +13,6 @@ from pgtide.errors import ConfigError
 from pgtide.shape import Shape
 
 
-def root_name(shape: Shape) -> tuple[str, str]:
-    """Schema and table that rows of a shape belong to."""
-    if shape.root_oid:
-        return shape.root_schema, shape.root_table
-    return shape.schema, shape.table
-
-
 def misplaced(
     items: Sequence[tuple[str, Rule | Route]], shapes: Iterable[Shape]
 ) -> Iterator[tuple[tuple[str, str], ConfigError]]:
@@ -31,7 +24,7 @@ def misplaced(
     for place, item in items if partitions else ():
         patterns = TablePatterns([item.table])
         for shape in partitions:
-            root = root_name(shape)
+            root = shape.home_name
             if patterns.matches(shape.schema, shape.table) and not patterns.matches(*root):
                 yield (
                     root,

@@ -12,7 +12,6 @@ from pgtide.postgres.names import identity_full, is_literal, nearest
 from pgtide.postgres.verdict import Check, fail, warn
 from pgtide.rules.binding import bind
 from pgtide.rules.kinds import Field, Kind, kind_of
-from pgtide.rules.partitions import root_name
 from pgtide.shape import Shape
 
 _TIMES = (Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ, Kind.UNKNOWN)
@@ -20,7 +19,7 @@ _TIMES = (Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ, Kind.UNKNOWN)
 
 def check_selection(pipelines: dict[str, Pipeline], shapes: Sequence[Shape]) -> Iterator[Check]:
     """Patterns without tables, and tables that a pivot cannot be made of."""
-    names = list(dict.fromkeys(root_name(shape) for shape in shapes))
+    names = list(dict.fromkeys(shape.home_name for shape in shapes))
     for name, pipeline in pipelines.items():
         patterns = TablePatterns(pipeline.tables)
         for text in patterns.unmatched(names):
@@ -30,7 +29,7 @@ def check_selection(pipelines: dict[str, Pipeline], shapes: Sequence[Shape]) -> 
         if pivot is None:
             continue
         for shape in shapes:
-            if patterns.matches(*root_name(shape)):
+            if patterns.matches(*shape.home_name):
                 for line in _pivot_checks(pivot, pipeline.rules, shape, shapes):
                     yield Check("pivot", line.level, f"{name}: {line.message}", line.hint)
 

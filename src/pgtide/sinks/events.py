@@ -125,7 +125,7 @@ def ddl_tables(batch: Batch) -> set[TableName]:
 def _root(batch: Batch, table: TableName) -> TableName:
     named = [shape for shape in batch.shapes.values() if (shape.schema, shape.table) == table]
     newest = max(named, key=lambda shape: shape.id, default=None)
-    return (newest.root_schema, newest.root_table) if newest and newest.root_oid else table
+    return table if newest is None else newest.home_name
 
 
 def table_events(batch: Batch, tables: Collection[TableName]) -> Events:

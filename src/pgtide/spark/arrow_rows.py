@@ -128,9 +128,11 @@ class ChangeRows:
         for shape, places in self.alignment.places.items():
             here = shapes[rows] == shape
             if here.any():
-                new = {old: n for n, old in enumerate(places) if isinstance(old, int)}
-                indexes[here] = [new.get(old, -1) for old in indexes[here]]
-                order[here] = indexes[here]
+                new = np.full(self.alignment.widths[shape], -1)
+                for index, old in enumerate(places):
+                    if isinstance(old, int):
+                        new[old] = index
+                order[here] = indexes[here] = new[indexes[here]]
         order = np.lexsort((order, rows))
         order = order[indexes[order] >= 0]
         names = pa.array([column.name for column in self.columns], pa.string())
@@ -145,8 +147,9 @@ class ChangeRows:
 
     def _check_widths(self, rows: pa.RecordBatch, lists: Any, shapes: Ids) -> None:
         widths = pc.list_value_length(lists)
-        known = self.alignment.widths
-        expected = pa.array([known[shape] for shape in shapes.tolist()], pa.int32())
+        ids, which = np.unique(shapes, return_inverse=True)
+        known = np.array([self.alignment.widths[shape] for shape in ids], np.int32)
+        expected = pa.array(known[which])
         wrong = pc.fill_null(pc.not_equal(widths, expected), False)
         if pc.any(wrong).as_py():
             raise LogError(

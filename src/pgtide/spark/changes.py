@@ -37,10 +37,11 @@ from pgtide.spark.layout import ROW_OPS, Layout, Policy, check_policy
 from pgtide.spark.logged_table import LoggedTable
 from pgtide.spark.moments import Moment, moment_of, until
 from pgtide.spark.paths import spark_path
+from pgtide.spark.positions import before
 from pgtide.spark.session_checks import check_session
 from pgtide.spark.sql_text import case, literal, strings_where
 from pgtide.spark.stream_reader import registered
-from pgtide.spark.swept_state import before, sweeps_of
+from pgtide.spark.swept_state import sweeps_of
 
 EVENT_OPS = (*ROW_OPS, "truncate")  # a sweep is none: it tells what targets should not have
 CHANGE = ("op", "lsn", "seq", "xid", "committed_at")

@@ -31,16 +31,16 @@ class LoggedTable:
         wanted, called = _wanted(name), _names(then)
         holders = {relation for relation, now in called.items() if now == wanted}
         if not holders:
-            was = [_relation(s) for s in then if wanted in _both_names(s)]
+            was = [s.home for s in then if wanted in _both_names(s)]
             raise _unknown(name, [called[relation] for relation in was], until)
         layouts = {shape.id: Layout.of(shape, shapes) for shape in shapes.values()}
-        relation = _relation(max((s for s in then if _relation(s) in holders), key=lambda s: s.id))
-        newest = layouts[max(s.id for s in shapes.values() if _relation(s) == relation)]
+        relation = max((s for s in then if s.home in holders), key=lambda s: s.id).home
+        newest = layouts[max(s.id for s in shapes.values() if s.home == relation)]
         chosen = [
             shape
             for shape in shapes.values()
             if relation in (shape.oid, shape.root_oid)
-            or (_relation(shape) in holders and layouts[shape.id].table == wanted)
+            or (shape.home in holders and layouts[shape.id].table == wanted)
         ]
         present = (_renamed(s, layouts[s.id].shape, newest.shape) for s in chosen)
         return cls(newest, tuple(present))
@@ -89,11 +89,6 @@ def _wanted(name: str) -> TableName:
     return (parts[0], parts[1]) if len(parts) == 2 else ("public", parts[0])
 
 
-def _relation(shape: Shape) -> int:
-    """The table that rows of a shape belong to: of a partition, its root."""
-    return shape.root_oid or shape.oid
-
-
 def _both_names(shape: Shape) -> tuple[TableName, TableName]:
     return (shape.schema, shape.table), (shape.root_schema, shape.root_table)
 
@@ -101,7 +96,7 @@ def _both_names(shape: Shape) -> tuple[TableName, TableName]:
 def _names(shapes: Iterable[Shape]) -> dict[int, TableName]:
     """The last name of each relation; a root says it better than its partitions."""
     ordered = sorted(shapes, key=lambda shape: (not shape.root_oid, shape.id))
-    return {_relation(s): _both_names(s)[1 if s.root_oid else 0] for s in ordered}
+    return {shape.home: shape.home_name for shape in ordered}
 
 
 def _unknown(name: str, called: list[TableName], until: Lsn | None) -> ConfigError:

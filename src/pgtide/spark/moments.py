@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from pgtide.errors import ConfigError
 from pgtide.position import Position
-from pgtide.spark.swept_state import before
+from pgtide.spark.positions import before
 
 Moment: TypeAlias = Position | datetime | str | None
 

@@ -30,6 +30,7 @@ from pgtide.errors import ConfigError, LogError, LogGap, PgtideError
 from pgtide.log.follow import Cleaned, CommitTail
 from pgtide.log.snapshot import Snapshot
 from pgtide.position import Lsn, Position
+from pgtide.spark.layout import check_policy
 from pgtide.spark.log_slices import LoggedChanges, Slice
 
 FORMAT = "pgtide"
@@ -213,6 +214,5 @@ def _checked(options: Mapping[str, str]) -> Mapping[str, str]:
     for name in ("log", "table"):
         if not given.get(name):
             raise ConfigError(f"the format pgtide needs the option {name}", hint=example)
-    if given.get("on_unrepresentable", "fail") not in ("fail", "null", "text"):
-        raise ConfigError("on_unrepresentable is fail, null or text", hint=example)
+    check_policy(given.get("on_unrepresentable", "fail"))
     return given

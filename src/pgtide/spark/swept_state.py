@@ -7,20 +7,15 @@ import operator
 from dataclasses import dataclass
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pgtide.position import Lsn, Position
 from pgtide.shape import Shape
 from pgtide.spark.logged_table import LoggedTable
+from pgtide.spark.positions import before
 from pgtide.spark.sql_text import Sql
 from pgtide.spark.sweeps import Sweep, key_codecs, key_value
-
-
-def before(position: Position) -> Column:
-    """Rows before a position."""
-    lsn, seq = F.col("lsn"), F.col("seq")
-    return (lsn < int(position.lsn)) | ((lsn == int(position.lsn)) & (seq < position.seq))
 
 
 def sweeps_of(rows: DataFrame, table: LoggedTable) -> list[TableSweep]:

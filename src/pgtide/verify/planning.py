@@ -184,9 +184,7 @@ def logged_table(shape: Shape, shapes: Mapping[int, Shape]) -> LoggedTable:
     if not mine:
         raise Refused("the log does not know it yet")
     newest = max(mine.values(), key=lambda known: known.id)
-    name = (newest.root_schema, newest.root_table) if newest.root_oid else None
-    schema, table = name or (newest.schema, newest.table)
-    quoted = ".".join('"' + part.replace('"', '""') + '"' for part in (schema, table))
+    quoted = ".".join('"' + part.replace('"', '""') + '"' for part in newest.home_name)
     return LoggedTable.find(quoted, mine).present
 
 

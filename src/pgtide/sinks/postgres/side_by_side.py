@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from pgtide.config.sinks import PostgresSettings
 from pgtide.log.reader import Log
-from pgtide.pipeline.batch import Batch, at_or_after, at_or_before
+from pgtide.pipeline.batch import Batch
 from pgtide.pipeline.census import take_census
 from pgtide.pipeline.reading import LogFrames
 from pgtide.position import Position
@@ -22,6 +22,7 @@ from pgtide.sinks.postgres.bookkeeping import read_progress, table_scope
 from pgtide.sinks.postgres.key_ranges import RangedTransaction, read_ranges
 from pgtide.sinks.postgres.session import connect_target
 from pgtide.sinks.postgres.units import Unit, unit_of
+from pgtide.spark.positions import at_or_after, at_or_before
 
 THREADS = max(2, min(8, os.cpu_count() or 2))
 

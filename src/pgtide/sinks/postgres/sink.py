@@ -18,7 +18,7 @@ from pgtide.config.sinks import PostgresSettings
 from pgtide.errors import TargetError
 from pgtide.log.reader import Log
 from pgtide.log.storage import Storage
-from pgtide.pipeline.batch import Batch, at_or_after, at_or_before
+from pgtide.pipeline.batch import Batch
 from pgtide.pipeline.census import take_census
 from pgtide.pipeline.parallel import Failure
 from pgtide.pipeline.reading import LogFrames
@@ -36,6 +36,7 @@ from pgtide.sinks.postgres.side_by_side import SideBySide
 from pgtide.sinks.postgres.target_tables import read_tables
 from pgtide.sinks.postgres.transaction import TargetTransaction
 from pgtide.sinks.postgres.units import Unit, units_of
+from pgtide.spark.positions import at_or_after, at_or_before
 
 
 class PostgresSink:

@@ -21,7 +21,6 @@ from functools import cached_property, reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from pgtide.pipeline.batch import at_or_after
 from pgtide.position import Position
 from pgtide.rules import TableRules
 from pgtide.shape import Shape
@@ -31,6 +30,7 @@ from pgtide.sinks.postgres.stages import Stage
 from pgtide.spark.compaction import Traits, from_old_row
 from pgtide.spark.keyed_events import counted
 from pgtide.spark.layout import ROW_OPS, Layout
+from pgtide.spark.positions import at_or_after
 from pgtide.spark.sql_text import case
 
 
