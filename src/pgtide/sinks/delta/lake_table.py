@@ -27,6 +27,7 @@ from pgtide.pipeline.steps import (
     Truncated,
     position_of,
 )
+from pgtide.pipeline.voiding import Numbered
 from pgtide.position import Position
 from pgtide.shape import Shape
 from pgtide.sinks.delta.columns import TargetColumn, existing_columns
@@ -69,8 +70,12 @@ class LakeTable(ABC):
     def apply(self, places: Mapping[int, TableName]) -> None:
         """Apply the steps in order; those that were applied before are passed over."""
         self._lake.know(places)
-        for number, step in enumerate(self._work.steps):
+        for number, step in self._numbered():
             self._step(step, number)
+
+    def _numbered(self) -> list[Numbered]:
+        """The steps to do; the same ones have the same numbers, in whatever way they are done."""
+        return [*enumerate(self._work.steps)]
 
     def _step(self, step: Step, number: int) -> None:
         match step:
@@ -186,16 +191,6 @@ class LakeTable(ABC):
         newest = max(shapes, key=lambda shape: shape.id, default=None)
         if newest is not None and (newest.schema, newest.table) != table:
             raise _shared((newest.schema, newest.table), table, target)
-
-    def _truncated_shape(self, step: Truncated) -> Shape:
-        """The shape that the TRUNCATE names, of a partition its own."""
-        marks = self._batch.census.marks
-        (shape,) = {
-            mark.shape
-            for mark in marks
-            if mark.op == "truncate" and mark.at == step.at and mark.shape is not None
-        }
-        return self._batch.shapes[shape]
 
 
 def _all_names(work: TableWork, batch: Batch) -> set[TableName]:

@@ -136,8 +136,7 @@ class VersionsTable(LakeTable):
 
     def _truncated(self, step: Truncated, number: int) -> None:
         """End all current versions; done again, it finds none."""
-        shape = self._truncated_shape(step)
-        target = self._lake.target(self._name(step.table), shape.root_oid or shape.oid)
+        target = self._lake.target(self._name(step.table), step.layout.shape.oid)
         if not target.exists() or target.transaction(REACHED) >= step.at.lsn:
             return
         rows = F.col(IS_CURRENT) & earlier(step.at)
