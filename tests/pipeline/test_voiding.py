@@ -71,7 +71,7 @@ def test_one_truncate_and_the_rows_behind_it() -> None:
 
 
 def test_rows_that_stay_as_deleted_ones() -> None:
-    steps = [rows(1, ROOT), truncated(2), rows(3, ROOT), truncated(4), rows(5, ROOT)]
+    steps: list[Step] = [rows(1, ROOT), truncated(2), rows(3, ROOT), truncated(4), rows(5, ROOT)]
     assert what_counts(steps, lambda _: False) == [*enumerate(steps)]
     without_key = truncated(4, of=BAG)
     steps[3] = without_key
@@ -83,7 +83,7 @@ def test_rows_that_stay_as_deleted_ones() -> None:
 
 def test_a_partition() -> None:
     """Only its own rows are void; those of others are written at once."""
-    steps = [
+    steps: list[Step] = [
         rows(1, *LEAVES),
         truncated(2, LOW),
         rows(3, *LEAVES),
@@ -98,14 +98,14 @@ def test_a_partition() -> None:
     ]
     assert counting([*steps, truncated(7)]) == [(5, rows(6)), (6, truncated(7))]
     # TRUNCATE of a partitioned table names each of its partitions.
-    emptied = [truncated(7, LOW), truncated(8, HIGH)]
+    emptied: list[Step] = [truncated(7, LOW), truncated(8, HIGH)]
     assert counting([*steps, *emptied]) == [(5, rows(6)), (6, emptied[0]), (7, emptied[1])]
 
 
 def test_columns_and_names_are_followed() -> None:
     """By relation: a table has the same rows under any name, and its name may be another's."""
     as_u, other = layout("id", "n", table="u"), layout("id", oid=2)
-    steps = [
+    steps: list[Step] = [
         rows(1, ROOT),
         truncated(2),
         rows(3, ROOT),
@@ -127,11 +127,17 @@ def test_columns_and_names_are_followed() -> None:
 
 def test_sweeps() -> None:
     """One before a TRUNCATE finds nothing; rows that one behind it has parted stay apart."""
-    steps = [swept(1, None), rows(2, ROOT), swept(3, None), truncated(4), swept(5, None)]
+    steps: list[Step] = [
+        swept(1, None),
+        rows(2, ROOT),
+        swept(3, None),
+        truncated(4),
+        swept(5, None),
+    ]
     assert counting(steps) == [(1, rows(2)), (3, truncated(4)), (4, steps[4])]
-    of_both = [swept(1, *LEAVES, None), truncated(2, LOW)]
+    of_both: list[Step] = [swept(1, *LEAVES, None), truncated(2, LOW)]
     assert counting(of_both) == [(0, swept(1, HIGH, None)), (1, truncated(2, LOW))]
-    parted = [
+    parted: list[Step] = [
         rows(1, *LEAVES, of=BAG),
         truncated(2, LOW, BAG),
         rows(3, *LEAVES, of=BAG),
@@ -144,7 +150,10 @@ def test_sweeps() -> None:
 @pytest.mark.parametrize("renamed", [True, False])
 def test_a_truncate_under_a_name_that_nobody_told(renamed: bool) -> None:
     """It has to come behind the rows that its table has under the old one."""
-    steps = [rows(1, ROOT), truncated(2, of=layout("id", oid=ROOT if renamed else 2, table="u"))]
+    steps: list[Step] = [
+        rows(1, ROOT),
+        truncated(2, of=layout("id", oid=ROOT if renamed else 2, table="u")),
+    ]
     assert [work.steps for work in group_steps(steps)] == (
         [tuple(steps)] if renamed else [(steps[0],), (steps[1],)]
     )

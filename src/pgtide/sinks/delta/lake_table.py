@@ -30,7 +30,7 @@ from pgtide.pipeline.steps import (
 from pgtide.pipeline.voiding import Numbered
 from pgtide.position import Position
 from pgtide.shape import Shape
-from pgtide.sinks.delta.columns import TargetColumn, existing_columns
+from pgtide.sinks.delta.columns import RELATION, TargetColumn, existing_columns
 from pgtide.sinks.delta.lake import Lake
 from pgtide.sinks.delta.quarantine import Quarantine
 from pgtide.sinks.delta.reshape import reshape
@@ -109,6 +109,16 @@ class LakeTable(ABC):
     @abstractmethod
     def _reshaped(self, step: Reshaped, number: int) -> None:
         """Follow a change of the columns."""
+
+    def _holding(self, step: Truncated) -> Target | None:
+        """The table that has the rows of a TRUNCATE; None if it cannot have any.
+
+        It learns to tell partitions apart when the first row of one comes.
+        """
+        target = self._lake.target(self._name(step.table), step.layout.shape.oid)
+        if not target.exists() or (step.partition and RELATION not in target.schema.names):
+            return None
+        return target
 
     def _may_sweep(self, step: Swept) -> bool:
         """Whether there is a table, and the route lets rows be read and deleted.

@@ -147,9 +147,9 @@ class MirrorTable(LakeTable):
             write_keyless(target, plan, portion, events)
 
     def _truncated(self, step: Truncated, number: int) -> None:
-        target = self._lake.target(self._name(step.table), step.layout.shape.oid)
+        target = self._holding(step)
         app_id, version = self._batch.mark.app_id(number), self._batch.mark.number
-        if not target.exists() or target.written(app_id, version):
+        if target is None or target.written(app_id, version):
             return
         before = earlier(step.at)
         rows = before & (F.col(RELATION) == step.partition) if step.partition else before

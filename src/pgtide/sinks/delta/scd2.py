@@ -136,8 +136,8 @@ class VersionsTable(LakeTable):
 
     def _truncated(self, step: Truncated, number: int) -> None:
         """End all current versions; done again, it finds none."""
-        target = self._lake.target(self._name(step.table), step.layout.shape.oid)
-        if not target.exists() or target.transaction(REACHED) >= step.at.lsn:
+        target = self._holding(step)
+        if target is None or target.transaction(REACHED) >= step.at.lsn:
             return
         rows = F.col(IS_CURRENT) & earlier(step.at)
         if step.partition:
