@@ -179,10 +179,12 @@ def _transaction(
     emptied = rng.sample(TABLES, 2) if rng.random() < 0.15 else ()
     for _ in range(rng.randrange(6, 12) if emptied else rng.randrange(1, 6)):
         table = rng.choice(emptied or TABLES)
-        rare = rng.random() < 0.08
-        statement = rng.choice(RARE if rare else CHANGES)(rng, table, columns[table])
-        if emptied and rng.random() < 0.4:
-            rare, statement = True, f"TRUNCATE {', '.join(rng.sample(emptied, rng.choice([1, 2])))}"
+        again = bool(emptied) and rng.random() < 0.4
+        rare = again or rng.random() < 0.08
+        if again:
+            statement = f"TRUNCATE {', '.join(rng.sample(emptied, rng.choice([1, 2])))}"
+        else:
+            statement = rng.choice(RARE if rare else CHANGES)(rng, table, columns[table])
         connection.execute(statement.encode())
         log.append(statement)
         if not rare and rng.random() < 0.1:
