@@ -1,7 +1,8 @@
 """Any sequence of operations, cut into any batches, leaves mirrors equal to the source.
 
 Operations are drawn at random: inserts, updates with and without the large value, key changes,
-deletes, truncates and DDL, several in a transaction, some of it rolled back. Between them rows
+deletes, truncates and DDL, several in a transaction, some of it rolled back. Some transactions
+truncate over and over. Between them rows
 are read as a refresh reads them, and tables are swept. A failure prints its seed and the
 statements.
 """
@@ -175,10 +176,15 @@ def _transaction(
     connection: psycopg.Connection[Any], rng: random.Random, columns: dict[str, Columns]
 ) -> list[str]:
     log = ["BEGIN"]
-    for _ in range(rng.randrange(1, 6)):
-        table = rng.choice(TABLES)
-        rare = rng.random() < 0.08
-        statement = rng.choice(RARE if rare else CHANGES)(rng, table, columns[table])
+    emptied = rng.sample(TABLES, 2) if rng.random() < 0.15 else ()
+    for _ in range(rng.randrange(6, 12) if emptied else rng.randrange(1, 6)):
+        table = rng.choice(emptied or TABLES)
+        again = bool(emptied) and rng.random() < 0.4
+        rare = again or rng.random() < 0.08
+        if again:
+            statement = f"TRUNCATE {', '.join(rng.sample(emptied, rng.choice([1, 2])))}"
+        else:
+            statement = rng.choice(RARE if rare else CHANGES)(rng, table, columns[table])
         connection.execute(statement.encode())
         log.append(statement)
         if not rare and rng.random() < 0.1:

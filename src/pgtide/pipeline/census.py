@@ -146,9 +146,8 @@ def _barriers(
     if mark.op == "truncate":
         assert mark.shape is not None
         shape = shapes[mark.shape]
-        yield Truncated(
-            Layout.of(shape, shapes).table, mark.at, shape.oid if shape.root_oid else None
-        )
+        layout = Layout.of(shape, shapes)
+        yield Truncated(layout.table, mark.at, layout, shape.oid if shape.root_oid else None)
         return
     if mark.op == "sweep":
         yield _swept(mark, shapes)

@@ -37,6 +37,7 @@ class Truncated:
 
     table: TableName
     at: Position
+    layout: Layout
     partition: int | None = None
 
 
@@ -119,7 +120,7 @@ def position_of(step: Step) -> Position:
 def group_steps(steps: Iterable[Step]) -> list[TableWork]:
     """Put the steps in order, table by table; names that a rename connects stay together.
 
-    Be it one that nobody told: then a relation has rows under two names.
+    Be it one that nobody told: then a relation has steps under two names.
     """
     groups: dict[TableName, set[TableName]] = {}
     first: dict[int, TableName] = {}
@@ -129,7 +130,7 @@ def group_steps(steps: Iterable[Step]) -> list[TableWork]:
         other = step.table
         if isinstance(step, Renamed):
             other = step.to
-        elif isinstance(step, Rows | Reshaped | Swept):
+        elif isinstance(step, Rows | Truncated | Reshaped | Swept):
             other = first.setdefault(step.layout.shape.oid, step.table)
         if other not in group:
             group |= groups.get(other, {other})

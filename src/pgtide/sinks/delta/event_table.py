@@ -22,7 +22,6 @@ from pgtide.sinks.delta.reached import writes
 from pgtide.spark.cells import CellReader
 from pgtide.spark.compaction import Traits
 from pgtide.spark.identity import with_identity
-from pgtide.spark.layout import Layout
 
 
 class EventTable(LakeTable):
@@ -86,9 +85,18 @@ class EventTable(LakeTable):
         return joined
 
     def _as_rows(self, step: Truncated) -> Rows:
-        shape = self._truncated_shape(step)
-        layout = Layout.of(shape, self._batch.shapes)
-        return Rows(step.table, layout, (shape,), step.at, step.at, 1, Traits(old_rows=False))
+        shapes = (self._truncated_shape(step),)
+        return Rows(step.table, step.layout, shapes, step.at, step.at, 1, Traits(old_rows=False))
+
+    def _truncated_shape(self, step: Truncated) -> Shape:
+        """The shape that the TRUNCATE names, of a partition its own."""
+        marks = self._batch.census.marks
+        (shape,) = {
+            mark.shape
+            for mark in marks
+            if mark.op == "truncate" and mark.at == step.at and mark.shape is not None
+        }
+        return self._batch.shapes[shape]
 
 
 def _both(one: Rows, other: Rows) -> Rows:

@@ -27,9 +27,10 @@ from pgtide.pipeline.steps import (
     Truncated,
     position_of,
 )
+from pgtide.pipeline.voiding import Numbered
 from pgtide.position import Position
 from pgtide.shape import Shape
-from pgtide.sinks.delta.columns import TargetColumn, existing_columns
+from pgtide.sinks.delta.columns import RELATION, TargetColumn, existing_columns
 from pgtide.sinks.delta.key_types import refuse_other_keys
 from pgtide.sinks.delta.lake import Lake
 from pgtide.sinks.delta.quarantine import Quarantine
@@ -72,8 +73,12 @@ class LakeTable(ABC):
     def apply(self, places: Mapping[int, TableName]) -> None:
         """Apply the steps in order; those that were applied before are passed over."""
         self._lake.know(places)
-        for number, step in enumerate(self._work.steps):
+        for number, step in self._numbered():
             self._step(step, number)
+
+    def _numbered(self) -> list[Numbered]:
+        """The steps to do; the same ones have the same numbers, in whatever way they are done."""
+        return [*enumerate(self._work.steps)]
 
     def _step(self, step: Step, number: int) -> None:
         match step:
@@ -107,6 +112,16 @@ class LakeTable(ABC):
     @abstractmethod
     def _reshaped(self, step: Reshaped, number: int) -> None:
         """Follow a change of the columns."""
+
+    def _holding(self, step: Truncated) -> Target | None:
+        """The table that has the rows of a TRUNCATE; None if it cannot have any.
+
+        It learns to tell partitions apart when the first row of one comes.
+        """
+        target = self._lake.target(self._name(step.table), step.layout.shape.oid)
+        if not target.exists() or (step.partition and RELATION not in target.schema.names):
+            return None
+        return target
 
     def _may_sweep(self, step: Swept) -> bool:
         """Whether there is a table, and the route lets rows be read and deleted.
@@ -192,16 +207,6 @@ class LakeTable(ABC):
         newest = max(shapes, key=lambda shape: shape.id, default=None)
         if newest is not None and (newest.schema, newest.table) != table:
             raise _shared((newest.schema, newest.table), table, target)
-
-    def _truncated_shape(self, step: Truncated) -> Shape:
-        """The shape that the TRUNCATE names, of a partition its own."""
-        marks = self._batch.census.marks
-        (shape,) = {
-            mark.shape
-            for mark in marks
-            if mark.op == "truncate" and mark.at == step.at and mark.shape is not None
-        }
-        return self._batch.shapes[shape]
 
 
 def _all_names(work: TableWork, batch: Batch) -> set[TableName]:

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from pgtide.errors import Unrepresentable
 from pgtide.pipeline.steps import Reshaped, Rows, Swept, Truncated
+from pgtide.pipeline.voiding import Numbered, what_counts
 from pgtide.position import Position
 from pgtide.sinks.delta.columns import DELETED, LSN, RELATION, SEQ, earlier
 from pgtide.sinks.delta.keyless import write_keyless
@@ -50,6 +51,9 @@ class MirrorTable(LakeTable):
             relations=members,
         )
 
+    def _numbered(self) -> list[Numbered]:
+        return what_counts(self._work.steps, lambda step: not self._keeps_rows(step))
+
     def _rows(self, step: Rows, number: int) -> None:
         plan = self._plan(step.table, step.layout)
         target = self._ready(step, plan.columns())
@@ -57,6 +61,8 @@ class MirrorTable(LakeTable):
             self._batch.skip_write(step.table)
             return
         self._show(step.table, target, plan)
+        if not step.shapes:
+            return
         if not plan.layout.keys:
             self._keyless(target, plan, step, number)
             return
@@ -143,10 +149,9 @@ class MirrorTable(LakeTable):
             write_keyless(target, plan, portion, events)
 
     def _truncated(self, step: Truncated, number: int) -> None:
-        shape = self._truncated_shape(step)
-        target = self._lake.target(self._name(step.table), shape.root_oid or shape.oid)
+        target = self._holding(step)
         app_id, version = self._batch.mark.app_id(number), self._batch.mark.number
-        if not target.exists():
+        if target is None:
             return
         if target.written(app_id, version):
             self._batch.skip_write(step.table)
@@ -155,11 +160,15 @@ class MirrorTable(LakeTable):
         rows = before & (F.col(RELATION) == step.partition) if step.partition else before
         with target.idempotent(app_id, version):
             table = target.table()
-            if self._settings.soft_delete and Layout.of(shape, self._batch.shapes).key_names:
+            if self._keeps_rows(step):
                 changed = {LSN: F.lit(int(step.at.lsn)), SEQ: F.lit(step.at.seq)}
                 table.update(rows, {DELETED: F.lit(True), **changed})
             else:
                 table.delete(rows)
+
+    def _keeps_rows(self, step: Truncated) -> bool:
+        """Whether the rows stay, marked as deleted."""
+        return self._settings.soft_delete and bool(step.layout.key_names)
 
     def _swept(self, step: Swept) -> None:
         plan = self._plan(step.table, step.layout)

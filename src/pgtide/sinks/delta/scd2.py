@@ -138,9 +138,8 @@ class VersionsTable(LakeTable):
 
     def _truncated(self, step: Truncated, number: int) -> None:
         """End all current versions; done again, it finds none."""
-        shape = self._truncated_shape(step)
-        target = self._lake.target(self._name(step.table), shape.root_oid or shape.oid)
-        if not target.exists():
+        target = self._holding(step)
+        if target is None:
             return
         if target.transaction(REACHED) >= step.at.lsn:
             self._batch.skip_write(step.table)

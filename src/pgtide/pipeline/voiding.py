@@ -1,0 +1,94 @@
+"""What a TRUNCATE makes void: to a table that is a state, all that the batch has before it.
+
+Rows that it takes away need not be written, and neither earlier TRUNCATEs nor sweeps be done. It
+goes by relation and partition, not by name: renames do not matter. Columns and names are followed
+through all of it, so that the table ends as if every step had been done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from pgtide.pipeline.steps import Rows, Step, Swept, Truncated
+from pgtide.spark.layout import Layout, TableName
+
+Numbered: TypeAlias = tuple[int, Step]  # the number is that among all steps of the work
+
+
+def what_counts(steps: Sequence[Step], empties: Callable[[Truncated], bool]) -> list[Numbered]:
+    """The steps that are left to do, in order, with the numbers that they had.
+
+    ``empties``: whether nothing stays of the rows that a TRUNCATE takes away. Rows without shapes
+    have a layout to be followed, and nothing to be written.
+    """
+    void = _Void()
+    following: dict[TableName, Layout] = {}  # of rows, while nothing but rows follows them
+    counting: list[Numbered] = []
+    for number, step in reversed([*enumerate(steps)]):
+        left: Step | None = step
+        match step:
+            case Truncated():
+                left = None if void.has(step.layout, step.partition) else step
+                if empties(step):
+                    void.add(step)
+            case Swept():
+                left = void.sweeps_outside(step)
+            case Rows():
+                rows = void.rows_outside(step)
+                left = rows if rows.shapes or following.get(step.table) != step.layout else None
+                following[step.table] = step.layout
+            case _:
+                following.clear()
+        if left is not None:
+            counting.append((number, left))
+    # Where sweeps part rows on purpose, they stay so.
+    swept_apart = any(isinstance(step, Swept) and step.cuts for step in steps)
+    return counting[::-1] if swept_apart else _joined(counting[::-1])
+
+
+@dataclass
+class _Void:
+    """What later steps of a batch take away."""
+
+    relations: set[int] = field(default_factory=set)
+    partitions: set[tuple[int, int]] = field(default_factory=set)  # each with its relation
+
+    def add(self, step: Truncated) -> None:
+        relation = step.layout.shape.oid
+        if step.partition is None:
+            self.relations.add(relation)
+        else:
+            self.partitions.add((relation, step.partition))
+
+    def has(self, layout: Layout, partition: int | None) -> bool:
+        relation = layout.shape.oid
+        return relation in self.relations or (relation, partition) in self.partitions
+
+    def rows_outside(self, step: Rows) -> Rows:
+        """The rows that stay."""
+        shapes = tuple(shape for shape in step.shapes if not self.has(step.layout, shape.oid))
+        return replace(step, shapes=shapes)
+
+    def sweeps_outside(self, step: Swept) -> Swept | None:
+        """The sweeps that may find something."""
+        sweeps = tuple(s for s in step.sweeps if not self.has(step.layout, s.partition))
+        return replace(step, sweeps=sweeps) if sweeps else None
+
+
+def _joined(steps: Iterable[Numbered]) -> list[Numbered]:
+    """Rows as one step, if all that stood between them is void."""
+    joined: list[Numbered] = []
+    for number, step in steps:
+        before, earlier = joined[-1] if joined else (number, None)
+        if (
+            before + 1 < number
+            and isinstance(step, Rows)
+            and isinstance(earlier, Rows)
+            and (step.layout, step.shapes) == (earlier.layout, earlier.shapes)
+        ):
+            joined[-1] = (number, replace(step, low=earlier.low))
+        else:
+            joined.append((number, step))
+    return joined
