@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+import pgtide
 from tests.fixtures.capture import Captured
 from tests.pipeline.test_mirror import check_equal, mirror, run_pipeline
 from tests.sinks.lakes import deliver, table
@@ -140,3 +141,33 @@ INSERT INTO t VALUES (1, repeat('x', 9000)), (2, repeat('y', 9000));
     captured.run("UPDATE t SET id = id + 10;\n")
     run_pipeline(spark, captured, rules=rules, sink=sink)
     assert mirror(spark, captured, "t", "_pgtide_deleted IS NOT TRUE") == [(21, "x" * 9000)]
+
+
+def test_partitions_have_an_identity_of_their_own(spark: SparkSession, captured: Captured) -> None:
+    """What an old row holds is said by the partition: setting it on the root reaches none."""
+    captured.run(
+        """CREATE TABLE docs (id int, n int, doc text, PRIMARY KEY (id)) PARTITION BY RANGE (id);
+CREATE TABLE docs_low PARTITION OF docs FOR VALUES FROM (0) TO (10);
+CREATE TABLE docs_high PARTITION OF docs FOR VALUES FROM (10) TO (20);
+ALTER TABLE docs_low ALTER doc SET STORAGE EXTERNAL;
+ALTER TABLE docs_high ALTER doc SET STORAGE EXTERNAL;
+ALTER TABLE ONLY docs REPLICA IDENTITY FULL;
+ALTER TABLE docs_high REPLICA IDENTITY FULL;
+INSERT INTO docs SELECT n, 0, repeat('d', 3000) || n FROM generate_series(1, 15) n;
+CREATE TABLE bag (a int, b text) PARTITION BY RANGE (a);
+CREATE TABLE bag_low PARTITION OF bag FOR VALUES FROM (0) TO (10);
+ALTER TABLE bag_low REPLICA IDENTITY FULL;
+INSERT INTO bag VALUES (1, 'x'), (1, 'x'), (2, 'y');
+"""
+    )
+    run_pipeline(spark, captured)
+    captured.run(
+        """UPDATE docs SET n = id;
+DELETE FROM bag WHERE ctid = (SELECT min(ctid) FROM bag);
+UPDATE bag SET b = 'z' WHERE a = 2;
+"""
+    )
+    run_pipeline(spark, captured)
+    check_equal(spark, captured, "docs", "bag")
+    docs = pgtide.latest(spark, captured.config.log.path, "public.docs")
+    assert docs.filter("doc IS NULL OR n <> id").count() == 0

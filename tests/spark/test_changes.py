@@ -267,3 +267,21 @@ INSERT INTO t VALUES ('x', 1, 'one'), ('y', 1, 'two');
     assert len(told) == 3
     assert told[0][1] is not None
     assert told[0][1]["keys"] == [["x", "7"], ["x", "1000"]]
+
+
+def test_the_state_of_a_table_whose_identity_changed(
+    spark: SparkSession, captured: Captured
+) -> None:
+    """An old row holds what the new one was not sent only where the identity says so."""
+    captured.run(
+        """CREATE TABLE t (id int PRIMARY KEY, n int, doc text);
+ALTER TABLE t ALTER doc SET STORAGE EXTERNAL;
+INSERT INTO t VALUES (1, 0, repeat('a', 3000)), (2, 0, repeat('b', 3000));
+UPDATE t SET n = 1;
+ALTER TABLE t REPLICA IDENTITY FULL;
+UPDATE t SET n = 2 WHERE id = 1;
+"""
+    )
+    captured.capture()
+    rows = pgtide.latest(spark, captured.config.log.path, "t").collect()
+    assert sorted((row.n, row.doc) for row in rows) == [(1, "b" * 3000), (2, "a" * 3000)]

@@ -12,6 +12,7 @@ from pgtide.pipeline.steps import Rows, Step, Swept, position_of
 from pgtide.position import Position
 from pgtide.shape import Shape
 from pgtide.spark.compaction import Traits
+from pgtide.spark.identity import with_identity
 from pgtide.spark.layout import ROW_OPS, Layout, TableName
 
 
@@ -38,6 +39,7 @@ class _Stretch:
     high: Position
     rows: int
     traits: Traits
+    changed: tuple[Shape, ...]  # of rows that were updated or deleted
 
 
 def row_steps(
@@ -75,7 +77,8 @@ def _stretches(counts: Iterable[Count], shapes: Mapping[int, Shape]) -> Iterator
                 deletes=count.op == "delete",
                 reads=count.op == "read",
             )
-            yield _Stretch(layout, (shape,), count.low, count.high, count.rows, traits)
+            changed = (shape,) if traits.removes else ()
+            yield _Stretch(layout, (shape,), count.low, count.high, count.rows, traits, changed)
 
 
 def _in_layout(indexes: Iterable[int], shape: Shape, layout: Layout) -> tuple[int, ...]:
@@ -89,7 +92,15 @@ def _merged(stretches: list[_Stretch]) -> Iterator[_Stretch]:
     for stretch in stretches:
         known = by_layout.get(stretch.layout)
         by_layout[stretch.layout] = stretch if known is None else _joined(known, stretch)
-    return iter(sorted(by_layout.values(), key=lambda stretch: stretch.low))
+    return iter(sorted(map(_with_identity, by_layout.values()), key=lambda stretch: stretch.low))
+
+
+def _with_identity(stretch: _Stretch) -> _Stretch:
+    """What old rows hold is said by the partitions that they are of, not by the root."""
+    if not any(shape.root_oid for shape in stretch.shapes):
+        return stretch
+    changed = stretch.changed or stretch.shapes
+    return replace(stretch, layout=with_identity(stretch.layout, changed))
 
 
 def _joined(one: _Stretch, other: _Stretch) -> _Stretch:
@@ -100,6 +111,7 @@ def _joined(one: _Stretch, other: _Stretch) -> _Stretch:
         high=max(one.high, other.high),
         rows=one.rows + other.rows,
         traits=one.traits.joined(other.traits),
+        changed=(*one.changed, *other.changed),
     )
 
 

@@ -33,6 +33,7 @@ from pgtide.shape import Shape
 from pgtide.spark.alignment import Alignment, added_columns, of_shapes
 from pgtide.spark.cells import CellReader
 from pgtide.spark.compaction import Traits, compact
+from pgtide.spark.identity import with_identity
 from pgtide.spark.layout import ROW_OPS, Layout, Policy, check_policy
 from pgtide.spark.logged_table import LoggedTable
 from pgtide.spark.moments import Moment, moment_of, until
@@ -134,7 +135,7 @@ def latest(
     emptied = _emptied(rows, found)
     sweeps = sweeps_of(rows, found)
     traits = Traits(unsent=_unsent(rows, found))
-    layout = found.layout.under(on_unrepresentable)
+    layout = with_identity(found.layout, found.shapes).under(on_unrepresentable)
     state = compact(source.aligned(rows, [found]), layout, traits)
     kept = state.filter((F.col("op") != "delete") & ~emptied)
     kept = reduce(lambda left, sweep: sweep.apply(left), sweeps, kept)
