@@ -36,7 +36,7 @@ def transform(table: str, column: str, **way: Any) -> dict[str, Any]:
     return optional(table, transform={"column": column, **way})
 
 
-@pytest.mark.parametrize("mode", ["mirror", "scd2"])
+@pytest.mark.parametrize("mode", ["mirror", pytest.param("scd2", marks=pytest.mark.slow)])
 def test_defaults_that_no_type_holds(spark: SparkSession, captured: Captured, mode: str) -> None:
     captured.run(
         """CREATE TABLE empty (id int PRIMARY KEY);
