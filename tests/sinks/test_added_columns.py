@@ -145,3 +145,42 @@ def test_rules_apply_to_defaults(spark: SparkSession, captured: Captured) -> Non
         run(spark, captured, "mirror", rules=RULES, tables=["public.bag"])
     assert "public.bag" in caught.value.detail
     assert "nick" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_partitions_and_versions_are_read_again(spark: SparkSession, captured: Captured) -> None:
+    captured.run(
+        """CREATE TABLE t (id int PRIMARY KEY, name text) PARTITION BY RANGE (id);
+CREATE TABLE t_low PARTITION OF t FOR VALUES FROM (0) TO (10);
+CREATE TABLE t_high PARTITION OF t FOR VALUES FROM (10) TO (20);
+INSERT INTO t VALUES (1, 'a'), (11, 'b'), (12, 'c');
+ALTER TABLE t ADD nick text DEFAULT 'nick', ADD tenant text DEFAULT 'in';
+INSERT INTO t VALUES (13, 'd', 'x', 'out');
+"""
+    )
+    captured.capture()
+    rules = [
+        transform("t", "nick", sql="concat(name, nick)"),
+        optional("t", filter={"column": "tenant", "operator": "ne", "value": "out"}),
+    ]
+    store = RefreshStore(Storage(captured.config.log.path))
+    for mode in ("mirror", "scd2"):
+        run(spark, captured, mode, rules=rules)
+        assert {row["nick"] for row in table(spark, captured, mode, "t").collect()} == {None}
+    (asked,) = store.requests()
+    assert asked.table == "public.t"
+
+    def refreshed() -> bool:
+        captured.capture()
+        return not store.is_open(asked.id)
+
+    wait_until(refreshed, "the table to be read again")
+    for mode in ("mirror", "scd2"):
+        run(spark, captured, mode, rules=rules)
+        now = "is_current" if mode == "scd2" else "true"
+        found = table(spark, captured, mode, "t").filter(now).select("id", "nick", "tenant")
+        assert sorted(tuple(row) for row in found.collect()) == [
+            (1, "anick", "in"),
+            (11, "bnick", "in"),
+            (12, "cnick", "in"),
+        ]
