@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pgtide.capture.ddl import DdlCommand
 from pgtide.capture.ddl_marks import REWRITE_OF_TYPE
+from pgtide.log.refreshes import id_of_ddl
 from pgtide.position import Lsn
 from pgtide.shape import Shape
 
@@ -34,7 +35,7 @@ def rewrites_of(command: DdlCommand, lsn: Lsn, current: Iterable[Shape]) -> Iter
     for before in current:
         shape = after.get(before.oid, before)
         if _concerns(command, shape):
-            id = f"ddl-{int(lsn):X}-{shape.oid}"
+            id = id_of_ddl(lsn, shape.oid)
             rekeyed = _rekeys(command, before)
             yield Rewrite(id, shape.name, shape.oid, reasons, bool(shape.keys), rekeyed)
 

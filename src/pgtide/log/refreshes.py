@@ -40,6 +40,11 @@ def new_id() -> str:
     return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
 
 
+def id_of_ddl(lsn: Lsn, oid: int) -> str:
+    """The name for what a transaction's DDL makes necessary, the same whoever asks, and when."""
+    return f"ddl-{int(lsn):X}-{oid}"
+
+
 @dataclass(frozen=True, slots=True)
 class Refresh:
     """Rows that are to be read again: all of a table, or what one of the limits says."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from pgtide.log.refreshes import ENDED, Refresh, RefreshStore, Standing
+from pgtide.log.refreshes import ENDED, Refresh, RefreshStore, Standing, id_of_ddl
 from pgtide.log.storage import Storage
 from pgtide.position import Position
+from pgtide.shape import Shape
 from pgtide.spark.layout import TableName
 
 
@@ -31,6 +32,11 @@ class Completion:
             request.is_of(name, oid) and _reads_behind(standing, at)
             for request, standing in self._refreshes
         )
+
+    def ask(self, shape: Shape, at: Position) -> None:
+        """Have a table read behind a command, once however often the command comes."""
+        id = id_of_ddl(at.lsn, shape.oid)
+        RefreshStore(self._log).add(Refresh(shape.name, id, oid=shape.oid, reason="ddl"))
 
     @cached_property
     def _refreshes(self) -> list[tuple[Refresh, Standing]]:

@@ -22,6 +22,7 @@ from pgtide.errors import ConfigError
 from pgtide.rules.binding import applies, bind, key_changed, renamed, surviving
 from pgtide.rules.cells import Cell, all_sent
 from pgtide.rules.comparisons import comparison
+from pgtide.rules.origins import Origins, looked_at
 from pgtide.rules.sql import expression, references
 from pgtide.rules.transforms import transformed
 
@@ -98,6 +99,24 @@ class TableRules:
                 left = surviving(step.rule, now.values())
             now = {old: left[new] for old, new in now.items() if new in left}
         return frozenset(changed)
+
+    def origins(self, columns: Iterable[str]) -> Origins:
+        """What values and filters are made from, of rows that are inserted or read."""
+        now = {name: name for name in columns}
+        values, filters = {name: frozenset({name}) for name in now}, frozenset[str]()
+        for step in self.rules:
+            rule, names = step.rule, list(now.values())
+            with _Place(self, step):
+                if "insert" in rule.operations and applies(rule, names):
+                    used = looked_at(rule, names)
+                    made = frozenset[str]().union(*(values[o] for o, n in now.items() if n in used))
+                    if rule.filter is not None:
+                        filters |= made
+                    elif rule.transform is not None:
+                        values |= {o: made for o, n in now.items() if n == rule.transform.column}
+                left = surviving(rule, names)
+            now = {old: left[new] for old, new in now.items() if new in left}
+        return Origins({name: values[name] for name in now}, filters)
 
     def apply(self, cells: Sequence[Cell], op: Column) -> list[Cell]:
         """The row as it leaves: transformed, without what is excluded, under new names."""

@@ -30,7 +30,7 @@ def lost_values(
     rules, op = batch.rules(table), F.col("op")
     everything = tuple(range(len(reader.layout.columns)))
     passing = rows.filter(rules.may_pass(reader.after(everything), op))
-    shown = _untouched(reader, rules)
+    shown = untouched(reader, rules)
     names = shown if columns is None else shown & {*columns}
     found = passing.filter("after IS NOT NULL").select(
         F.explode(reader.unrepresentable(names)).alias("value"),
@@ -53,7 +53,7 @@ def records(batch: Batch, table: TableName, values: DataFrame, reason: str) -> D
     )
 
 
-def _untouched(reader: CellReader, rules: TableRules) -> set[str]:
+def untouched(reader: CellReader, rules: TableRules) -> set[str]:
     """Columns that leave as they are, be it under another name."""
     cells = reader.after()
     left = {id(cell.value) for cell in rules.apply(cells, F.col("op"))}

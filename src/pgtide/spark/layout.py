@@ -11,9 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, TypeAlias, get_args
 
-from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.types import DecimalType
 
 from pgtide.config.unbounded_numeric import parse_unbounded_numeric
@@ -106,11 +104,6 @@ class Layout:
     def key_values(self, row: str) -> list[Sql]:
         """The typed key of a row that is given as its array of texts."""
         return [self.typed(row, index) for index in self.keys]
-
-    def value(self, attnum: int, text: str) -> SparkColumn:
-        """A constant of a column's type."""
-        index = [column.attnum for column in self.columns].index(attnum)
-        return F.expr(self.codecs[index].decode(literal(text)))
 
     def align(self, frame: DataFrame, shapes: Iterable[Shape]) -> DataFrame:
         """Rows of several shapes, checked, with their arrays in the order of this layout."""

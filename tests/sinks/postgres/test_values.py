@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pyspark.sql import SparkSession
 
+from pgtide.errors import TargetError
 from tests.fixtures.capture import MakeCaptured
 from tests.fixtures.databases import Database
 from tests.sinks.postgres.replicas import Replica
@@ -134,3 +137,43 @@ def test_masked_values_are_nowhere(replica: Replica) -> None:
         " WHERE schemaname IN ('public', 'pgtide')"
     ):
         assert secret not in str(replica.target.execute(f"SELECT t::text FROM {table} t")), table
+
+
+def test_defaults_of_new_columns_are_masked(replica: Replica) -> None:
+    """Rows that are there have what rules make of a default; else the command is refused."""
+    replica.captured.run(
+        """CREATE TABLE cards (id int PRIMARY KEY);
+INSERT INTO cards VALUES (1);
+ALTER TABLE cards ADD number text NOT NULL DEFAULT '1234-5678', ADD n int DEFAULT 3,
+ADD gone text DEFAULT '1234-5678', ADD plain text DEFAULT 'x';
+ALTER TABLE cards ADD nothing text DEFAULT NULL;
+INSERT INTO cards VALUES (2);
+"""
+    )
+    transforms: list[dict[str, Any]] = [
+        {"column": "number", "mask": {}},
+        {"column": "n", "sql": "n * 2"},
+        {"column": "gone", "null": True},
+        {"column": "nothing", "mask": {}},
+        {"column": "made", "mask": {}},
+        {"column": "tail", "sql": "concat(number, tail)"},
+    ]
+    rules = [{"table": "public.cards", "optional": True, "transform": t} for t in transforms]
+    replica.follow({"rules": rules})
+    assert replica.rows("cards", "*") == [
+        (1, "1*******8", 6, None, "x", None),
+        (2, "1*******8", 6, None, "x", None),
+    ]
+    ((default,),) = replica.target.execute(
+        "SELECT column_default FROM information_schema.columns WHERE column_name = 'number'"
+    )
+    assert default == "'1234-5678'::text", "new rows of the target's own have the source's"
+    replica.captured.run("ALTER TABLE cards ADD tail text DEFAULT 'z';\n")
+    with pytest.raises(TargetError, match="cannot be replayed") as caught:
+        replica.follow({"rules": rules})
+    assert "pgtide refresh public.cards" in caught.value.detail
+    assert "pgtide skip" in caught.value.hint
+    replica.captured.run("ALTER TABLE cards ADD made text DEFAULT 'a' || random();\n")
+    with pytest.raises(TargetError, match="cannot be replayed") as caught:
+        replica.follow({"rules": rules[:-1]})
+    assert "Rules change the new column made" in caught.value.detail

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
-from pyspark.sql import SparkSession
+from deltalake import Transaction
+from pyspark.sql import Column, SparkSession
 
 from pgtide.config.sinks import DeltaSettings
 from pgtide.errors import TargetError
@@ -30,9 +31,12 @@ from pgtide.pipeline.steps import (
 from pgtide.pipeline.voiding import Numbered
 from pgtide.position import Position
 from pgtide.shape import Shape
+from pgtide.sinks.added_columns import AddedColumns
 from pgtide.sinks.delta.columns import RELATION, TargetColumn, existing_columns
+from pgtide.sinks.delta.filling import fill_columns
 from pgtide.sinks.delta.key_types import refuse_other_keys
 from pgtide.sinks.delta.lake import Lake
+from pgtide.sinks.delta.mirror import MirrorPlan
 from pgtide.sinks.delta.quarantine import Quarantine
 from pgtide.sinks.delta.reshape import reshape
 from pgtide.sinks.delta.sharing import shared
@@ -43,7 +47,11 @@ from pgtide.sinks.delta.target import (
     SOURCE_PROPERTY,
     Target,
 )
+from pgtide.sinks.delta.versions import VersionsPlan
+from pgtide.sinks.lost_values import TYPE
 from pgtide.spark.layout import TableName
+
+Plan: TypeAlias = MirrorPlan | VersionsPlan
 
 
 class LakeTable(ABC):
@@ -122,6 +130,19 @@ class LakeTable(ABC):
         if not target.exists() or (step.partition and RELATION not in target.schema.names):
             return None
         return target
+
+    def _fill(
+        self, target: Target, plan: Plan, step: Reshaped, rows: Column, id: Transaction | None
+    ) -> None:
+        """Give these rows, from before a command, what it gave them in the columns it added."""
+        added = AddedColumns(target.spark, step, plan.rules, plan.reader)
+        if not shaped_by(target, step) or target.frame().filter(rows).isEmpty():
+            return
+        if added.hinges:
+            self._batch.read_again(plan.layout, step.at)
+        if plan.reader.policy == "null":
+            self._quarantine.add(step.table, added.lost(), TYPE)
+        fill_columns(target, rows, added, plan.columns(), id)
 
     def _may_sweep(self, step: Swept) -> bool:
         """Whether there is a table, and the route lets rows be read and deleted.

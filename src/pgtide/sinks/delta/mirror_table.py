@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from deltalake import Transaction
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -15,7 +16,7 @@ from pgtide.pipeline.voiding import Numbered, what_counts
 from pgtide.position import Position
 from pgtide.sinks.delta.columns import DELETED, LSN, RELATION, SEQ, earlier
 from pgtide.sinks.delta.keyless import write_keyless
-from pgtide.sinks.delta.lake_table import LakeTable, shaped_by
+from pgtide.sinks.delta.lake_table import LakeTable
 from pgtide.sinks.delta.merging import Merge, fill, merge
 from pgtide.sinks.delta.mirror import OWN, MirrorPlan
 from pgtide.sinks.delta.quarantine import NOT_SENT
@@ -193,26 +194,13 @@ class MirrorTable(LakeTable):
     def _reshaped(self, step: Reshaped, number: int) -> None:
         plan = self._plan(step.table, step.layout)
         target = self._ready(step, plan.columns())
-        filled = {
-            column.name: step.defaults[column.attnum]
-            for column in plan.columns()
-            if column.attnum in step.defaults
-        }
         app_id, version = self._batch.mark.app_id(number), self._batch.mark.number
-        if target is None or not filled:
+        if target is None or not step.defaults:
             return
         if target.written(app_id, version):
             self._batch.skip_write(step.table)
             return
-        if not shaped_by(target, step):
-            return
-        values: dict[str, str | Column] = {
-            quoted(column.name): plan.layout.value(column.attnum, filled[column.name])
-            for column in plan.columns()
-            if column.attnum is not None and column.name in filled
-        }
-        with target.idempotent(app_id, version):
-            target.table().update(earlier(step.at), values)
+        self._fill(target, plan, step, earlier(step.at), Transaction(app_id, version))
 
 
 def _marked(sweep: Sweep) -> dict[str, Column]:

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pgtide.pipeline.steps import Reshaped, Rows, Swept, Truncated
 from pgtide.position import Position
 from pgtide.sinks.delta.columns import LSN, RELATION, SEQ, earlier
-from pgtide.sinks.delta.lake_table import LakeTable, shaped_by
+from pgtide.sinks.delta.lake_table import LakeTable
 from pgtide.sinks.delta.mirror import newer
 from pgtide.sinks.delta.reached import REACHED, Portion, writes
 from pgtide.sinks.delta.snapshot_rows import snapshot_marks
@@ -164,16 +164,9 @@ class VersionsTable(LakeTable):
         """A column that was added with a default has it in the current versions."""
         plan = self._plan(step)
         target = self._ready(step, plan.columns())
-        if target is None or target.transaction(REACHED) >= step.at.lsn:
+        if target is None or not step.defaults or target.transaction(REACHED) >= step.at.lsn:
             return
-        values: dict[str, str | Column] = {
-            quoted(column.name): plan.layout.value(column.attnum, step.defaults[column.attnum])
-            for column in plan.columns()
-            if column.attnum is not None and column.attnum in step.defaults
-        }
-        if values and shaped_by(target, step):
-            rows = F.col(IS_CURRENT) & earlier(step.at)
-            target.table().update(rows, values)
+        self._fill(target, plan, step, F.col(IS_CURRENT) & earlier(step.at), None)
 
 
 def _seen_before(at: Position) -> Column:

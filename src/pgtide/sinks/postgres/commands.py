@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,14 +13,17 @@ from pgtide.config.patterns import TablePatterns
 from pgtide.config.sinks import PostgresSettings
 from pgtide.pipeline.batch import Batch
 from pgtide.pipeline.census import Mark
+from pgtide.pipeline.steps import Reshaped
 from pgtide.position import Lsn, Position
 from pgtide.postgres.connection import SqlConnection
+from pgtide.sinks.added_columns import AddedColumns
 from pgtide.sinks.postgres.ddl import Place, Replay, plan_ddl
 from pgtide.sinks.postgres.ddl_kinds import DdlKinds
-from pgtide.sinks.postgres.ddl_names import Names
+from pgtide.sinks.postgres.ddl_names import CannotReplay, Names
 from pgtide.sinks.postgres.ddl_payload import root_of
 from pgtide.sinks.postgres.ddl_run import run_ddl
 from pgtide.sinks.postgres.tallies import note_left_out
+from pgtide.spark.cells import CellReader
 from pgtide.spark.layout import TableName
 
 SKIPPED = "pgtide skip"
@@ -118,6 +121,7 @@ class Commands:
             ),
             target=lambda table: self.batch.rules(table).target,
             reshapes=self._reshapes,
+            ruled=self._ruled,
             routed=bool(self.batch.settings.routes),
             knows=lambda table: table in known,
         )
@@ -126,6 +130,32 @@ class Commands:
         rules = self.batch.rules(table)
         columns = any(s.rule.exclude or s.rule.include or s.rule.rename for s in rules.rules)
         return columns or bool(rules.route and rules.route.rename)
+
+    def _ruled(
+        self, table: TableName, at: Position, columns: Sequence[str]
+    ) -> Mapping[str, str | None]:
+        """What rules make of the defaults of new columns, in rows that are there."""
+        steps = (step for work in self.batch.work for step in work.steps)
+        found = (s for s in steps if isinstance(s, Reshaped) and (s.table, s.at) == (table, at))
+        step, rules = next(found, None), self.batch.rules(table)
+        if step is None or not rules.rules:
+            return {}
+        added = AddedColumns(self.batch.spark, step, rules, CellReader(step.layout))
+        if added.hinges:
+            raise CannotReplay(
+                "rows that are there get a default, of which rules make something that hinges on "
+                "each row: a filter looks at the new column, or SQL at others. Done by hand, it "
+                f"wants the column without its default, and then: pgtide refresh {'.'.join(table)}"
+            )
+        changed = rules.transformed(column.name for column in step.layout.columns) & {*columns}
+        if not changed <= added.known:
+            raise CannotReplay(
+                f"rules change the new column {min(changed - added.known)}, and what its default "
+                "gives to rows that are there is not known"
+            )
+        texts = [c.text.alias(c.name) for c in added.cells() if c.name in changed]
+        row = added.row().select(*texts).first() if texts else None
+        return {} if row is None else row.asDict()
 
 
 def read_left_out(connection: SqlConnection, pipeline: str) -> frozenset[Position]:

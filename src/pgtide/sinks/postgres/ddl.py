@@ -109,7 +109,7 @@ def plan_ddl(facts: Mapping[str, Any], kinds: DdlKinds, names: Names, place: Pla
             return _table_from_query(payload, node, names)
         if text is None or payload.tag == "DROP OWNED":
             return _unstated(payload, names)
-        return _stated(payload, text, node, kinds, names)
+        return _stated(payload, text, node, kinds, names, place.position)
     except CannotReplay as reason:
         raise place.refusal(payload, "cannot be replayed", f"{_sentence(reason)}") from None
     except NotPrintable:
@@ -161,9 +161,11 @@ def _unstated(payload: Payload, names: Names) -> Replay:
     return Replay(payload, steps, gone=_gone(payload, names))
 
 
-def _stated(payload: Payload, text: str, node: Any, kinds: DdlKinds, names: Names) -> Replay:
+def _stated(
+    payload: Payload, text: str, node: Any, kinds: DdlKinds, names: Names, at: Position
+) -> Replay:
     _refuse_reshaped(payload, node, names)
-    rows = old_rows(payload, node)
+    rows = old_rows(payload, node, names, at)
     changed = rows.changed
     changed |= keep_selected(payload, node, names)
     if not kinds.selects("owner"):

@@ -10,13 +10,14 @@ if it mentions no table with another name, and refused otherwise.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pglast import ast
 
 from pgtide.config.patterns import OWN_SCHEMA
+from pgtide.position import Position
 from pgtide.sinks.postgres.ddl_kinds import OF_TABLES
 from pgtide.sinks.postgres.ddl_payload import (
     Item,
@@ -57,6 +58,9 @@ class Names:
     """The name at the target."""
     reshapes: Callable[[TableName], bool] = lambda _: False
     """Whether rules leave out, rename or retype columns of the table."""
+    ruled: Callable[[TableName, Position, Sequence[str]], Mapping[str, str | None]] = lambda *_: {}
+    """What rules make of defaults, in rows that were there before a command added these columns;
+    those that they leave alone are missing. CannotReplay if only the rows can tell."""
     routed: bool = False
     """Whether ``target`` ever gives another name."""
     knows: Callable[[TableName], bool] = lambda _: True

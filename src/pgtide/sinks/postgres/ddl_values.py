@@ -7,19 +7,29 @@ serial, identity)                                ``read`` events, which replace 
 part of the key, or unique                       reads could not find the rows, or would meet
                                                  the target's values: rows are taken out first
 in a table without a key                         no reads follow: refused if there are rows
+in a column that rules change                    what rules make of the one value: the column is
+                                                 added with that, then gets its default
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pglast import ast
 
-from pgtide.sinks.postgres.ddl_names import CannotReplay, walk
-from pgtide.sinks.postgres.ddl_payload import Item, Payload, TableName, name_of, quoted
+from pgtide.position import Position
+from pgtide.sinks.postgres.ddl_names import CannotReplay, Names, walk
+from pgtide.sinks.postgres.ddl_payload import (
+    Item,
+    Payload,
+    TableName,
+    name_of,
+    quoted,
+    root_of,
+)
 from pgtide.sinks.postgres.ddl_statement import is_a, parse, printed
 
 HIDDEN = "***"  # what capture puts in the place of a secret
@@ -59,26 +69,29 @@ class OldRows:
     unread: tuple[Unread, ...] = ()
 
 
-def old_rows(payload: Payload, node: Any) -> OldRows:
+def old_rows(payload: Payload, node: Any, names: Names, at: Position) -> OldRows:
     """Put known values into the tree of a statement, and tell about the others."""
     if is_a(node, ast.CreateStmt):
         return OldRows(defaults=tuple(_read_again(payload, node.tableElts or ())))
     if is_a(node, ast.AlterTableStmt) and node.objtype.name == "OBJECT_TABLE":
-        return _altered(payload, node)
+        return _altered(payload, node, names, at)
     return OldRows()
 
 
-def _altered(payload: Payload, node: Any) -> OldRows:
+def _altered(payload: Payload, node: Any, names: Names, at: Position) -> OldRows:
     added = [cmd.def_ for cmd in node.cmds if cmd.subtype.name == "AT_AddColumn"]
+    ruled = _ruled(payload, added, names, at)
     changed = False
     defaults = dict(_read_again(payload, added))
     defaults |= _defaults_set(payload, node.cmds)
     for column in added:
         value, default = _value(payload, column.colname), _default(column)
         kind = _fact(payload, column.colname, "type")
-        if default is None or value is None or _is_plain(default.raw_expr, kind):
+        if column.colname in ruled:
+            value = ruled[column.colname]
+        elif default is None or value is None or _is_plain(default.raw_expr, kind):
             continue
-        default.raw_expr = ast.A_Const(isnull=False, val=ast.String(sval=value))
+        default.raw_expr = _constant(value)
         defaults[column.colname] = _whole(_fact(payload, column.colname, "default"))
         changed = True
     rewritten = [
@@ -100,6 +113,30 @@ def _altered(payload: Payload, node: Any) -> OldRows:
             for table in keyless
         ),
     )
+
+
+def _ruled(
+    payload: Payload, added: list[Any], names: Names, at: Position
+) -> Mapping[str, str | None]:
+    """What rules make of the defaults: the target must not have them as they are."""
+    about = {root_of(item) for item in payload.listed()}
+    # Without a value and without a rewrite the default is NULL.
+    rewritten = bool(payload.facts["rewrites"])
+    given = [
+        column.colname
+        for column in added
+        if _default(column) is not None
+        and (rewritten or _value(payload, column.colname) is not None)
+    ]
+    if not given or len(about) != 1:
+        return {}
+    return names.ruled(about.pop(), at, given)
+
+
+def _constant(text: str | None) -> Any:
+    if text is None:
+        return ast.A_Const(isnull=True)
+    return ast.A_Const(isnull=False, val=ast.String(sval=text))
 
 
 def _by_key(payload: Payload, tables: list[TableName]) -> tuple[list[TableName], list[TableName]]:
