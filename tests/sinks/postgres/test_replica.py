@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+
+from pgtide.sinks.postgres import stager
+from pgtide.sinks.postgres.copying import stage_lines
 from tests.capture.test_refresh import refresh
 from tests.sinks.postgres.replicas import Replica
 
@@ -202,3 +209,36 @@ UPDATE "s %s"."t ""%"" $1" SET "v'x" = 'b' WHERE "k %(a)s" = 1;
     )
     replica.follow()
     replica.check_equal('"s %s"."t ""%"" $1"')
+
+
+def test_rows_are_staged_while_others_are_applied(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that are only added, unless rows refer to them that are written before."""
+    jobs: list[int] = []
+
+    def counted(lines: DataFrame, url: str, destinations: Any) -> tuple[list[int], int]:
+        jobs.append(len(destinations))
+        return stage_lines(lines, url, destinations)
+
+    monkeypatch.setattr(stager, "stage_lines", counted)
+    monkeypatch.setattr(stager, "BESIDE_ROWS", 1)
+    replica.captured.run(
+        """CREATE TABLE accounts (id int PRIMARY KEY, n int);
+CREATE TABLE entries (id int PRIMARY KEY, account int NOT NULL REFERENCES accounts);
+CREATE TABLE last (account int PRIMARY KEY, entry int REFERENCES entries);
+INSERT INTO accounts SELECT n, 0 FROM generate_series(1, 9) n;
+INSERT INTO last SELECT n FROM generate_series(1, 9) n;
+"""
+    )
+    replica.follow()
+    jobs.clear()
+    replica.captured.run(
+        "UPDATE accounts SET n = id;\nINSERT INTO entries VALUES (1, 1), (2, 9);\n"
+    )
+    replica.follow()
+    assert jobs == [1, 1]
+    replica.captured.run("INSERT INTO entries VALUES (3, 3);\nUPDATE last SET entry = 3;\n")
+    replica.follow()
+    assert jobs == [1, 1, 2]
+    replica.check_equal("accounts", "entries", "last")

@@ -105,8 +105,9 @@ class RangedTransaction(TargetTransaction):
         if not self._ahead and not self._can_be_parted():
             super().run(reached)
             return
-        rows = StagedRows(self._scope, self._unit.tables, self._unit.cuts)
-        loads = self._stage(rows) if self._unit.tables else []
+        rows = self._rows(self._unit.tables)
+        self._stager.prepare([rows])
+        loads = self._stager.stage(rows)
         with self._connection.transaction():
             self._begin(reached)
             self._quieten()

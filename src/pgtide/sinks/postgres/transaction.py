@@ -7,7 +7,8 @@ again in the source's own order, event by event.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 
@@ -21,13 +22,12 @@ from pgtide.postgres.connection import SqlConnection
 from pgtide.sinks.postgres.after_rows import run_after_rows
 from pgtide.sinks.postgres.applying import Applier, Unexpected
 from pgtide.sinks.postgres.bookkeeping import lock_progress, write_progress
-from pgtide.sinks.postgres.copying import stage_lines
 from pgtide.sinks.postgres.failures import TableRefused, is_of_a_row, target_error
 from pgtide.sinks.postgres.loading import Loader, close_load, load_lines, open_load
 from pgtide.sinks.postgres.ordered import OrderedApplier
 from pgtide.sinks.postgres.refused_lines import Destination
 from pgtide.sinks.postgres.staged_rows import StagedRows, TableRows
-from pgtide.sinks.postgres.stages import prepare_stages
+from pgtide.sinks.postgres.stager import Stager
 from pgtide.sinks.postgres.statements import Chosen, Statements
 from pgtide.sinks.postgres.sweeping import StagedSweep, staged_sweeps
 from pgtide.sinks.postgres.target_tables import (
@@ -40,7 +40,6 @@ from pgtide.sinks.postgres.target_tables import (
 from pgtide.sinks.postgres.units import Command, RowsOf, SweepOf, Truncate, Unit
 from pgtide.spark.layout import Layout, TableName
 
-ANALYZED = 5000  # rows of a batch, from which on the planner is told about stages
 # A hash of a batch's keys fits into this; in less, both sides of the join go through the disk.
 _MEMORY = """
 SELECT set_config('work_mem', '64MB', true)
@@ -65,8 +64,8 @@ class TargetTransaction:
         self._settings = settings
         self._unit = unit
         self._batch = unit.batch
-        self._frames = frames
-        self._log = log
+        url = settings.url.reveal()
+        self._stager = Stager(connection, url, unit, scope, frames, log)
         self._scope = scope
         self._sweeps = self._staged_sweeps()
         self._loaded: list[TableRows] | None = None
@@ -96,12 +95,16 @@ class TargetTransaction:
 
     def _attempt(self, reached: Position, *, every: bool) -> None:
         tables = [table for table in self._unit.tables if table not in self._load()]
-        rows = StagedRows(self._scope, tables, self._unit.cuts, every)
-        loads = self._stage(rows) if tables or self._sweeps else []
-        chosen = Chosen(loads, self._ranges)
+        last = [] if every else self._stager.added_last(tables)
+        rows = self._rows([table for table in tables if table not in last], every=every)
+        added = self._rows(last)
+        sweeps = [sweep for sweeps in self._sweeps.values() for sweep in sweeps]
+        self._stager.prepare([rows, added], sweeps)
+        chosen = Chosen(self._stager.stage(rows, sweeps), self._ranges)
         kind = OrderedApplier if every else Applier
         applier = kind(self._connection, self._batch, rows, chosen, self._settings)
-        with self._connection.transaction():
+        with ThreadPoolExecutor(1, "pgtide-stage") as beside, self._connection.transaction():
+            staged = beside.submit(self._stager.copy, added)
             self._begin(reached)
             for action in self._unit.actions:
                 match action:
@@ -115,7 +118,17 @@ class TargetTransaction:
                     case SweepOf():
                         for sweep in self._sweeps[action.step]:
                             sweep.run(self._connection, chosen)
+            self._add(added, *staged.result())
             self._end()
+
+    def _rows(self, tables: Sequence[TableRows], *, every: bool = False) -> StagedRows:
+        return StagedRows(self._scope, tables, self._unit.cuts, every)
+
+    def _add(self, rows: StagedRows, loads: Sequence[int], count: int) -> None:
+        """Bring in rows that were staged while others were applied."""
+        if count:
+            chosen = Chosen(loads, self._ranges)
+            Applier(self._connection, self._batch, rows, chosen, self._settings).apply(0)
 
     @property
     def _source(self) -> str:
@@ -178,25 +191,6 @@ class TargetTransaction:
                 found[action.step] = sweeps
                 number += len(sweeps)
         return found
-
-    def _stage(self, rows: StagedRows) -> list[int]:
-        """Bring rows to where the target has them at hand; the loads that count."""
-        stages = {stage: table.rules.target for stage, table in rows.stages.values()}
-        spared = []
-        for sweep in (sweep for sweeps in self._sweeps.values() for sweep in sweeps):
-            if sweep.stage is not None:
-                stages[sweep.stage] = sweep.table
-                spared.append(sweep.spared(self._frames, self._log.snapshot()))
-        prepare_stages(self._connection, self._scope, stages)
-        destinations = {stage.number: stage.destination(table) for stage, table in stages.items()}
-        url = self._settings.url.reveal()
-        loads, count = stage_lines(rows.lines(self._batch.frame, spared), url, destinations)
-        if count > ANALYZED:
-            staged = rows.stages.values()
-            new = {stage for stage, t in staged if t.as_they_are and not t.traits.reads}
-            for stage in stages.keys() - new:  # what is only read through needs no plan
-                self._connection.execute(stage.analyze().encode())
-        return loads
 
     def _begin(self, reached: Position) -> None:
         """Make sure that nobody else has brought the target further meanwhile."""

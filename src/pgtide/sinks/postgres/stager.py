@@ -1,0 +1,88 @@
+"""Rows of a unit on their way into stages, by Spark's tasks.
+
+What only adds rows to its tables need not be there when others are changed: it is staged while the
+target works on those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pgtide.log.reader import Log
+from pgtide.pipeline.reading import LogFrames
+from pgtide.postgres.connection import SqlConnection
+from pgtide.postgres.references import read_references
+from pgtide.sinks.postgres.copying import stage_lines
+from pgtide.sinks.postgres.staged_rows import StagedRows, TableRows
+from pgtide.sinks.postgres.stages import prepare_stages
+from pgtide.sinks.postgres.sweeping import StagedSweep
+from pgtide.sinks.postgres.target_tables import read_tables
+from pgtide.sinks.postgres.units import RowsOf, Unit
+
+ANALYZED = 5000  # rows of a batch, from which on the planner is told about stages
+BESIDE_ROWS = 20_000  # added by a unit, from which on a job of their own is worth while
+
+
+@dataclass(frozen=True)
+class Stager:
+    """Stages the rows of one unit."""
+
+    connection: SqlConnection
+    url: str = field(repr=False)
+    unit: Unit
+    scope: str
+    frames: LogFrames
+    log: Log
+
+    def prepare(self, parts: Sequence[StagedRows], sweeps: Sequence[StagedSweep] = ()) -> None:
+        """Have the stages of these, and no others."""
+        stages = [stage for rows in parts for stage, _ in rows.stages.values()]
+        stages += [sweep.stage for sweep in sweeps if sweep.stage is not None]
+        if stages:
+            prepare_stages(self.connection, self.scope, stages)
+
+    def stage(self, rows: StagedRows, sweeps: Sequence[StagedSweep] = ()) -> list[int]:
+        """Bring rows, and keys that sweeps spare, to where the target has them at hand.
+
+        The result are the loads that count.
+        """
+        loads, count = self.copy(rows, sweeps)
+        if count > ANALYZED:
+            known = rows.stages.values()
+            new = {stage for stage, t in known if t.as_they_are and not t.traits.reads}
+            joined = {stage for stage, _ in known} - new  # what is only read through needs no plan
+            for stage in joined | {sweep.stage for sweep in sweeps if sweep.stage is not None}:
+                self.connection.execute(stage.analyze().encode())
+        return loads
+
+    def copy(self, rows: StagedRows, sweeps: Sequence[StagedSweep] = ()) -> tuple[list[int], int]:
+        """The same, telling the planner nothing; needs no connection of the driver."""
+        targets = {stage: table.rules.target for stage, table in rows.stages.values()}
+        spared = []
+        for sweep in sweeps:
+            if sweep.stage is not None:
+                targets[sweep.stage] = sweep.table
+                spared.append(sweep.spared(self.frames, self.log.snapshot()))
+        if not targets:
+            return [], 0
+        destinations = {stage.number: stage.destination(table) for stage, table in targets.items()}
+        lines = rows.lines(self.unit.batch.frame, spared)
+        return stage_lines(lines, self.url, destinations)
+
+    def added_last(self, tables: Sequence[TableRows]) -> list[TableRows]:
+        """Tables that only get rows, many of them, which no other of the unit refers to."""
+        added = [t for t in tables if t.as_they_are and not t.traits.reads]
+        if self.unit.actions != (RowsOf(0),) or not 0 < len(added) < len(tables):
+            return []
+        ids = {shape.id for table in added for shape in table.shapes}
+        counts = self.unit.batch.census.counts
+        if sum(count.rows for count in counts if count.shape in ids) < BESIDE_ROWS:
+            return []
+        names = [table.rules.target for table in tables]
+        known = {name: table.oid for name, table in read_tables(self.connection, names).items()}
+        theirs = {known.get(table.rules.target) for table in added}
+        references = read_references(self.connection, sorted(known.values()))
+        if any(parent in theirs and child not in theirs for child, parent in references):
+            return []
+        return added
