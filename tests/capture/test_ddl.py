@@ -197,6 +197,12 @@ def test_layout_of_a_partition_names_its_root() -> None:
     assert (layout.root_oid, layout.root_schema, layout.root_table) == (5, "s", "r")
 
 
+def test_roots_come_before_their_partitions() -> None:
+    root = TABLE | {"oid": 16500, "kind": "p"}
+    part = TABLE | {"root": {"oid": 16500, "schema": "app", "table": "T"}}
+    assert [layout.oid for layout in read(objects=[part, root]).layouts] == [16500, 16400]
+
+
 def test_only_tables_have_layouts() -> None:
     index = {"type": "index", "schema": "app", "identity": "app.i", "oid": 9, "listed": True}
     assert read(objects=[index, TABLE | {"kind": "v"}]).layouts == ()

@@ -240,12 +240,16 @@ def _without_secrets(item: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _layouts(objects: Sequence[Mapping[str, Any]]) -> list[Shape]:
-    """Every table among the objects once, as it is after the command."""
+    """Every table among the objects once, as it is after the command.
+
+    Roots come before their partitions, whichever is older: a partition's rows have the layout of
+    the root's shape before theirs.
+    """
     layouts: dict[int, Shape] = {}
     for item in objects:
         if item.get("kind") in TABLE_KINDS and item["oid"] not in layouts:
             layouts[item["oid"]] = _layout(item)
-    return list(layouts.values())
+    return sorted(layouts.values(), key=lambda layout: layout.root_oid != 0)
 
 
 def _layout(item: Mapping[str, Any]) -> Shape:

@@ -62,15 +62,17 @@ class LayoutRows:
 
     layout: Layout
     shapes: tuple[Shape, ...]
+    changed: tuple[Shape, ...]  # those of rows that were updated or deleted
     unsent: tuple[int, ...]  # columns that some row was not sent
     rows: int
     low: Position
 
     @property
     def sent(self) -> Layout:
-        """The layout with the identity that the rows have, which may not be the root's."""
-        alone = [shape.id for shape in self.shapes] == [self.layout.shape.id]
-        return self.layout if alone else with_identity(self.layout, self.shapes)
+        """The layout with the identity that old rows have, which may not be the root's."""
+        told = self.changed or self.shapes
+        alone = [shape.id for shape in told] == [self.layout.shape.id]
+        return self.layout if alone else with_identity(self.layout, told)
 
     def reader(self, batch: Batch) -> CellReader:
         return CellReader.of(self.sent, batch.settings)
@@ -175,10 +177,12 @@ def layouts(batch: Batch, tables: Collection[TableName]) -> list[LayoutRows]:
             continue
         names = [column.name for column in layout.columns]
         unsent = {names.index(shape.columns[index].name) for index in count.unsent}
-        known = found.get(layout) or LayoutRows(layout, (), (), 0, count.low)
+        known = found.get(layout) or LayoutRows(layout, (), (), (), 0, count.low)
+        changes = count.op in ("update", "delete") and shape not in known.changed
         found[layout] = LayoutRows(
             layout,
             known.shapes if shape in known.shapes else (*known.shapes, shape),
+            (*known.changed, shape) if changes else known.changed,
             tuple(sorted(unsent.union(known.unsent))),
             known.rows + count.rows,
             min(known.low, count.low),

@@ -21,7 +21,6 @@ from pgtide.sinks.delta.lake_table import LakeTable
 from pgtide.sinks.delta.reached import writes
 from pgtide.spark.cells import CellReader
 from pgtide.spark.compaction import Traits
-from pgtide.spark.identity import with_identity
 
 
 class EventTable(LakeTable):
@@ -58,9 +57,7 @@ class EventTable(LakeTable):
             portion.append(target, self._frame(portion.step, events))
 
     def _reader(self, step: Rows | Reshaped) -> CellReader:
-        shapes = step.shapes if isinstance(step, Rows) else ()
-        layout = with_identity(step.layout, shapes)
-        return CellReader.of(layout, self._batch.settings)
+        return CellReader.of(step.layout, self._batch.settings)
 
     def _truncated(self, step: Truncated, number: int) -> None:
         raise AssertionError("a TRUNCATE is among the rows")
@@ -78,7 +75,7 @@ class EventTable(LakeTable):
                 continue  # no change of the source, only of what a target should have had
             now = self._as_rows(step) if isinstance(step, Truncated) else step
             last = joined[-1] if joined else None
-            if isinstance(now, Rows) and isinstance(last, Rows) and last.layout == now.layout:
+            if isinstance(now, Rows) and isinstance(last, Rows) and _alike(last, now):
                 joined[-1] = _both(last, now)
             else:
                 joined.append(now)
@@ -86,7 +83,8 @@ class EventTable(LakeTable):
 
     def _as_rows(self, step: Truncated) -> Rows:
         shapes = (self._truncated_shape(step),)
-        return Rows(step.table, step.layout, shapes, step.at, step.at, 1, Traits(old_rows=False))
+        traits = Traits(old_rows=False, updates=False, deletes=False, reads=False)
+        return Rows(step.table, step.layout, shapes, step.at, step.at, 1, traits)
 
     def _truncated_shape(self, step: Truncated) -> Shape:
         """The shape that the TRUNCATE names, of a partition its own."""
@@ -99,13 +97,19 @@ class EventTable(LakeTable):
         return self._batch.shapes[shape]
 
 
+def _alike(one: Rows, other: Rows) -> bool:
+    """Whether both have the same columns and key; a TRUNCATE does not know what old rows hold."""
+    layouts = (one.layout, other.layout)
+    return len({(layout.shape.id, layout.key_names) for layout in layouts}) == 1
+
+
 def _both(one: Rows, other: Rows) -> Rows:
     shapes: dict[int, Shape] = {shape.id: shape for shape in (*one.shapes, *other.shapes)}
-    traits = one.traits.joined(other.traits)
     return replace(
         one,
+        layout=(one if one.traits.removes else other).layout,
         shapes=tuple(shapes.values()),
         high=other.high,
         count=one.count + other.count,
-        traits=traits,
+        traits=one.traits.joined(other.traits),
     )

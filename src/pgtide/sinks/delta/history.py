@@ -22,9 +22,8 @@ from pgtide.sinks.delta.columns import (
     TargetColumn,
 )
 from pgtide.sinks.delta.event_table import EventTable
-from pgtide.spark.cells import CellReader
 from pgtide.spark.column_names import target_names
-from pgtide.spark.identity import left_out, with_identity, with_old_rows
+from pgtide.spark.identity import left_out, with_old_rows
 from pgtide.spark.layout import Layout
 
 OP = "_pgtide_op"
@@ -51,14 +50,13 @@ class HistoryTable(EventTable):
     mode = "history"
 
     def _columns(self, step: Rows | Reshaped) -> list[TargetColumn]:
-        cells = self._cells(step, CellReader.of(step.layout, self._batch.settings).after())
+        cells = self._cells(step, self._reader(step).after())
         names = target_names(cells, _NAMES)
         data = [TargetColumn(n, c.type, c.attnum) for n, c in zip(names, cells, strict=True)]
         return [*self._own(step.layout), *data]
 
     def _frame(self, step: Rows, events: DataFrame) -> DataFrame:
-        layout = with_identity(step.layout, step.shapes)
-        reader = CellReader.of(layout, self._batch.settings)
+        layout, reader = step.layout, self._reader(step)
         partial = left_out(layout)
         unsent = tuple(sorted({*step.traits.unsent, *partial}))
         rules, op = self._batch.rules(step.table), F.col("op")
@@ -83,7 +81,7 @@ class HistoryTable(EventTable):
         )
 
     def _typed(self, step: Rows, events: DataFrame) -> tuple[DataFrame, list[str]]:
-        rows = with_old_rows(events, self._reader(step).layout)
+        rows = with_old_rows(events, step.layout)
         return rows, [column.name for column in step.layout.columns]
 
     def _cells(self, step: Rows | Reshaped, cells: list[Cell]) -> list[Cell]:
