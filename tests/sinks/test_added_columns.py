@@ -86,20 +86,24 @@ RULES = [
     optional("own", rename={"plain": "fancy"}),
     transform("other", "nick", sql="concat(name, nick)"),
     transform("other", "secret", mask={}),
+    transform("alias", "nick", sql="upper(name)"),
     optional("sieve", filter={"column": "tenant", "operator": "eq", "value": 1}),
     transform("bag", "nick", sql="concat(name, nick)"),
 ]
 SCRIPT = """CREATE TABLE own (id int PRIMARY KEY);
 CREATE TABLE other (id int PRIMARY KEY, name text);
+CREATE TABLE alias (id int PRIMARY KEY, name text);
 CREATE TABLE sieve (id int PRIMARY KEY);
 CREATE TABLE bag (name text);
 INSERT INTO own VALUES (1);
 INSERT INTO other VALUES (1, 'a');
+INSERT INTO alias VALUES (1, 'a');
 INSERT INTO sieve VALUES (1), (2);
 INSERT INTO bag VALUES ('a');
 ALTER TABLE own ADD secret text DEFAULT 'swordfish', ADD card text DEFAULT '1234',
 ADD n int DEFAULT 3, ADD gone text DEFAULT 'x', ADD plain timestamptz DEFAULT '2024-02-29 12:00Z';
 ALTER TABLE other ADD nick text DEFAULT 'nick', ADD secret text DEFAULT 'swordfish';
+ALTER TABLE alias ADD nick text DEFAULT 'nick';
 ALTER TABLE sieve ADD tenant int DEFAULT 2;
 ALTER TABLE bag ADD nick text DEFAULT 'nick';
 INSERT INTO sieve VALUES (3, 1);
@@ -109,7 +113,7 @@ INSERT INTO sieve VALUES (3, 1);
 def test_rules_apply_to_defaults(spark: SparkSession, captured: Captured) -> None:
     """To a default alone where that suffices; else rows are read again, which is asked for once."""
     store = RefreshStore(Storage(captured.config.log.path))
-    tables = ["public.own", "public.other", "public.sieve"]
+    tables = [f"public.{name}" for name in ("own", "other", "alias", "sieve")]
     captured.run(SCRIPT)
     captured.capture()
     for _ in range(2):
@@ -123,10 +127,11 @@ def test_rules_apply_to_defaults(spark: SparkSession, captured: Captured) -> Non
         assert own.schema["n"].dataType.simpleString() == "decimal(6,2)"
         other = table(spark, captured, "mirror", "other")
         assert rows(other, "id", "nick", "secret") == [(1, None, "s*******h")]
+        assert rows(table(spark, captured, "mirror", "alias"), "id", "nick") == [(1, None)]
         sieve = table(spark, captured, "mirror", "sieve")
         assert rows(sieve, "id", "tenant") == [(1, None), (2, None), (3, 1)]
         asked = store.requests()
-        assert sorted(request.table for request in asked) == ["public.other", "public.sieve"]
+        assert sorted(request.table for request in asked) == sorted({*tables} - {"public.own"})
         assert {(request.reason, request.whole) for request in asked} == {("ddl", True)}
 
     def refreshed() -> bool:
@@ -138,8 +143,9 @@ def test_rules_apply_to_defaults(spark: SparkSession, captured: Captured) -> Non
     assert rows(table(spark, captured, "mirror", "other"), "nick", "secret") == [
         ("anick", "s*******h")
     ]
+    assert rows(table(spark, captured, "mirror", "alias"), "nick") == [("A",)]
     assert rows(table(spark, captured, "mirror", "sieve"), "id", "tenant") == [(3, 1)]
-    assert len(store.requests()) == 2
+    assert len(store.requests()) == 3
     lose_checkpoint(captured, "mirror")
     with pytest.raises(PipelineError, match="cannot be read again") as caught:
         run(spark, captured, "mirror", rules=RULES, tables=["public.bag"])

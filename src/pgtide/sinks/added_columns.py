@@ -46,8 +46,8 @@ class AddedColumns:
     def hinges(self) -> bool:
         """Whether older rows may be others now, in a way that only they can tell."""
         made, known = self._origins.values, self.known
-        others = (origins for name, origins in made.items() if name not in known)
-        return self._filtered or any(not origins.isdisjoint(self._names) for origins in others)
+        unknown = ({name, *origins} for name, origins in made.items() if name not in known)
+        return self._filtered or any(not self._names.isdisjoint(names) for names in unknown)
 
     def cells(self) -> list[Cell]:
         """What rules make of the known columns, over ``row``."""
