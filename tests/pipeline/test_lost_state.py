@@ -95,7 +95,7 @@ def test_a_lost_stream_begins_again(spark: SparkSession, captured: Captured) -> 
     check()
 
 
-@pytest.mark.parametrize("mode", ["mirror", "history"])
+@pytest.mark.parametrize("mode", ["mirror", pytest.param("history", marks=pytest.mark.slow)])
 def test_writes_that_come_again_are_counted(
     spark: SparkSession, captured: Captured, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
@@ -158,7 +158,7 @@ def test_a_rename_comes_again(spark: SparkSession, captured: Captured) -> None:
         run(spark, captured, config.model_copy(update={"pipelines": {"lake": batch}}))
 
 
-@pytest.mark.parametrize("dropped_tables", ["keep", "drop"])
+@pytest.mark.parametrize("dropped_tables", [pytest.param("keep", marks=pytest.mark.slow), "drop"])
 def test_a_table_takes_the_name_of_a_dropped_one(
     spark: SparkSession, captured: Captured, dropped_tables: str
 ) -> None:

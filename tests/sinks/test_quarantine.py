@@ -52,8 +52,8 @@ def test_two_tables_begin_it(spark: SparkSession, tmp_path: Path) -> None:
     [
         ("mirror", ["public.*"], [BAG, LAST, *KEYS]),
         ("history", ["public.*"], [BAG, *EVERY, *KEYS, DELETED]),
-        ("scd2", ["public.t"], [*EVERY, *KEYS]),
-        ("pivot", ["public.t"], [*EVERY, *KEYS, DELETED]),
+        pytest.param("scd2", ["public.t"], [*EVERY, *KEYS], marks=pytest.mark.slow),
+        pytest.param("pivot", ["public.t"], [*EVERY, *KEYS, DELETED], marks=pytest.mark.slow),
     ],
 )
 def test_each_value_once(

@@ -35,7 +35,7 @@ def test_a_conflict_stops_with_its_key(replica: Replica) -> None:
     replica.check_equal("t")
 
 
-@pytest.mark.parametrize("way", ["apply", "keep"])
+@pytest.mark.parametrize("way", ["apply", pytest.param("keep", marks=pytest.mark.slow)])
 def test_conflicts_are_listed(replica: Replica, way: str) -> None:
     prepare(replica)
     replica.follow(on_conflict=way)

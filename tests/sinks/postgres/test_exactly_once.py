@@ -48,7 +48,9 @@ def test_a_lost_checkpoint(replica: Replica) -> None:
     replica.check_equal("t", "bag")
 
 
-@pytest.mark.parametrize("consistency", ["transaction", "table"])
+@pytest.mark.parametrize(
+    "consistency", ["transaction", pytest.param("table", marks=pytest.mark.slow)]
+)
 def test_rows_of_a_snapshot(
     spark: SparkSession,
     database: Database,

@@ -123,7 +123,10 @@ INSERT INTO scaled VALUES (1.000, 3);
     replica.check_equal("moved", "seats", "scaled", "tree", "bag")
 
 
-@pytest.mark.parametrize("then", ["again", "together", "other batches"])
+@pytest.mark.parametrize(
+    "then",
+    ["other batches", *(pytest.param(t, marks=pytest.mark.slow) for t in ("again", "together"))],
+)
 def test_a_crash_between_ranges(
     replica: Replica, monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
