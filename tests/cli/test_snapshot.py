@@ -1,4 +1,4 @@
-"""``pgtide snapshot``, and the snapshot before the first ``capture`` or ``run``, as processes."""
+"""``pgtide snapshot``, and as processes the snapshot before the first ``capture`` or ``run``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import sys
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from pgtide.cli import run_command as pgtide
 from tests.cli.test_run import START_S, Running
 from tests.fixtures.capture import Captured, MakeCaptured
 from tests.fixtures.databases import Database
+from tests.fixtures.spark import Staying
 from tests.snapshot.taking import reads, source
 
 ROWS = "INSERT INTO t SELECT n, repeat('x', 100) FROM generate_series(1, {}) n"
@@ -43,10 +45,15 @@ def whole(captured: Captured) -> bool:
     return reads(captured, "t") == source(captured, "SELECT id::text, note FROM t")
 
 
-def test_the_command(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
-    done = command(running, "snapshot", "--json")
-    assert done.returncode == 0, done.stderr
-    document: dict[str, Any] = json.loads(done.stdout)
+def test_the_command(
+    spark: SparkSession,
+    running: Running,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("pgtide.cli.snapshot.copying_session", lambda config: Staying(spark))
+    assert pgtide(["-c", str(running.config), "snapshot", "--json"]) == 0, capsys.readouterr().err
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert (document["rows"], document["tables"]) == (1000, {"public.t": 1000})
     assert document["point"] == str(running.captured.log.position)
     assert whole(running.captured)

@@ -1,4 +1,4 @@
-"""``pgtide snapshot --schema``, as a process."""
+"""``pgtide snapshot --schema``."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from pyspark.sql import SparkSession
 
 from pgtide.cli import run_command as pgtide
 from pgtide.position import Lsn
 from tests.cli.test_run import Running
-from tests.cli.test_snapshot import command
 from tests.fixtures.capture import MakeCaptured
 from tests.fixtures.databases import Database, Server
+from tests.fixtures.spark import Staying
 
 TABLES = """
 CREATE TABLE t (id int PRIMARY KEY, note text);
@@ -37,18 +38,24 @@ def running(make_captured: MakeCaptured, database: Database, target: Database) -
     return Running(make_captured(database, snapshot="initial"), replica=replica)
 
 
-def test_a_target_is_made_with_the_rows_in_the_log(running: Running, target: Database) -> None:
-    done = command(running, "snapshot", "--schema", "--json")
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
+def test_a_target_is_made_with_the_rows_in_the_log(
+    spark: SparkSession,
+    running: Running,
+    target: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("pgtide.cli.snapshot.copying_session", lambda config: Staying(spark))
+    call = ["-c", str(running.config), "snapshot", "--schema"]
+    assert pgtide([*call, "--json"]) == 0, capsys.readouterr().err
+    document = json.loads(capsys.readouterr().out)
     assert document["schemas"] == {"replica": {"tables": 2, "after_rows": 3}}
     assert (document["rows"], document["left_out"]) == (1000, [])
     ((lsn,),) = target.execute("SELECT lsn::text FROM pgtide.progress WHERE pipeline = 'replica'")
     assert Lsn.parse(lsn) == Lsn.parse(document["point"]) - 2
     assert target.execute("SELECT count(*) FROM t") == [(0,)]
-    again = command(running, "snapshot", "--schema")
-    assert again.returncode == 1
-    assert "the target is not empty" in again.stderr
+    assert pgtide(call) == 1
+    assert "the target is not empty" in capsys.readouterr().err
 
 
 def test_wrong_use_is_told_without_spark(

@@ -11,8 +11,9 @@ from pyspark.sql import SparkSession
 from pgtide.cli import run_command as run
 from pgtide.log.refreshes import RefreshStore
 from pgtide.log.storage import Storage
+from tests.fixtures.spark import Staying
 from tests.verify.replica import Replica, no_spark
-from tests.verify.test_verify_command import ROWS, Staying
+from tests.verify.test_verify_command import ROWS
 
 
 @pytest.fixture

@@ -20,25 +20,13 @@ from pgtide.verify.repair import request
 from pgtide.verify.report import REPAIRED, TableReport
 from pgtide.verify.results import VerifyFile
 from tests.fixtures.capture import Captured
+from tests.fixtures.spark import Staying
 from tests.fixtures.waiting import wait_until
 from tests.verify.lake import place
 
 ROWS = """CREATE TABLE t (id int PRIMARY KEY, secret text);
 INSERT INTO t SELECT n, 'hidden' || n FROM generate_series(1, 500) n;
 """
-
-
-class Staying:
-    """The test's session, which the command must not stop."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._spark, name)
-
-    def stop(self) -> None:
-        pass
 
 
 @pytest.fixture
