@@ -25,9 +25,27 @@ from tests.fixtures.spark import SMALL, TIME_ZONE
 
 SECRET = "swordfish"
 
-FAILING = f"""
+# Programs that share a session of their own, one after the other.
+START = f"""
+import sys
+from pathlib import Path
+from pyspark import InheritableThread
 import pgtide
-spark = pgtide.session(**{{"spark.master": "local[1]", "spark.driver.memory": "900m"}})
+from tests.fixtures.waiting import wait_until
+names = ["fs.s3.bucket.a.secret.key", "fs.s3.access.key", "fs.azure.account.key.a.net", "x.TOKEN"]
+given = dict.fromkeys([f"spark.hadoop.{{name}}" for name in names], "{SECRET}")
+memory = {{"spark.master": "local[1]", "spark.driver.memory": "900m"}}
+spark = pgtide.session(**memory, **given)
+java = str(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
+"""
+
+END = "-- the end of a program --"
+NEXT = f"""
+for stream in (sys.stdout, sys.stderr):
+    print("{END}", file=stream, flush=True)
+"""
+
+FAILING = f"""
 print(spark.conf.get("spark.driver.memory"), spark.conf.get("spark.sql.shuffle.partitions"))
 frame = spark.createDataFrame([("{SECRET}",)], "text string")
 try:
@@ -41,13 +59,6 @@ except Exception as error:
 """
 
 GIVEN = f"""
-from pathlib import Path
-import pgtide
-names = ["fs.s3.bucket.a.secret.key", "fs.s3.access.key", "fs.azure.account.key.a.net", "x.TOKEN"]
-given = dict.fromkeys([f"spark.hadoop.{{name}}" for name in names], "{SECRET}")
-memory = {{"spark.master": "local[1]", "spark.driver.memory": "900m"}}
-spark = pgtide.session(**memory, **given)
-java = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
 shown = Path(f"/proc/{{java}}/cmdline").read_text()
 print("spark.driver.memory=900m" in shown, "{SECRET}" in shown)
 for session in (spark, spark.newSession()):
@@ -56,11 +67,6 @@ for session in (spark, spark.newSession()):
 """
 
 IDLE = """
-from pathlib import Path
-import pgtide
-from tests.fixtures.waiting import wait_until
-spark = pgtide.session(**{"spark.master": "local[1]", "spark.driver.memory": "900m"})
-
 def parents():
     found = {}
     for place in Path("/proc").glob("[0-9]*"):
@@ -73,7 +79,6 @@ def parents():
             found[place.name] = parent
     return found
 
-java = str(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
 daemons = [pid for pid, parent in parents().items() if parent == java]
 print(len(daemons), "daemon")
 wait_until(lambda: not any(parent in daemons for parent in parents().values()), "it to go")
@@ -115,13 +120,7 @@ print(json.dumps({
 """
 
 CANCELLED = """
-import sys
-from pathlib import Path
-from pyspark import InheritableThread
-import pgtide
-from tests.fixtures.waiting import wait_until
 begun = Path(sys.argv[1])
-spark = pgtide.session(**{"spark.master": "local[1]", "spark.driver.memory": "900m"})
 
 def without_end(_):
     begun.touch()
@@ -144,6 +143,20 @@ spark.sparkContext.cancelJobGroup("cancelled")
 thread.join()
 spark.stop()
 """
+
+Printed = dict[str, tuple[str, str]]  # by program: stdout and stderr
+PROGRAMS = {"idle": IDLE, "failing": FAILING, "given": GIVEN, "cancelled": CANCELLED}
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> Printed:
+    """What each of the programs has printed, on stdout and on stderr."""
+    text = START + NEXT.join(PROGRAMS.values())
+    program = [sys.executable, "-c", text, str(tmp_path_factory.mktemp("cancelled") / "begun")]
+    done = subprocess.run(program, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    streams = (stream.split(f"{END}\n") for stream in (done.stdout, done.stderr))
+    return dict(zip(PROGRAMS, zip(*streams, strict=True), strict=True))
 
 
 def test_delta_works(spark: SparkSession, tmp_path: Path) -> None:
@@ -263,30 +276,26 @@ def test_cores_of_a_master(master: str, cores: int) -> None:
     assert local_cores(master) == cores
 
 
-def test_no_worker_is_kept_that_would_be_left_alone() -> None:
+def test_no_worker_is_kept_that_would_be_left_alone(printed: Printed) -> None:
     """The one that looks for formats at the start: a minute later it would print a traceback."""
-    done = subprocess.run([sys.executable, "-c", IDLE], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["1 daemon", "none is left", "true 3"]
+    out, _ = printed["idle"]
+    assert out.splitlines() == ["1 daemon", "none is left", "true 3"]
 
 
-def test_row_values_stay_out_of_the_output() -> None:
-    done = subprocess.run([sys.executable, "-c", FAILING], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+def test_row_values_stay_out_of_the_output(printed: Printed) -> None:
+    out, said = printed["failing"]
     # The error itself quotes the value: it is the caller's to handle.
-    assert done.stdout.splitlines() == ["900m 1", "True", "NumberFormatException"]
-    assert SECRET not in done.stderr
-    assert "Stage" not in done.stderr
+    assert out.splitlines() == ["900m 1", "True", "NumberFormatException"]
+    assert "Stage" not in said
+    assert SECRET not in "".join(said for _, said in printed.values())
 
 
-def test_secrets_stay_out_of_process_lists() -> None:
-    done = subprocess.run([sys.executable, "-c", GIVEN], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["True False", *[f"{{'{SECRET}'}}"] * 2]
+def test_secrets_stay_out_of_process_lists(printed: Printed) -> None:
+    out, _ = printed["given"]
+    assert out.splitlines() == ["True False", *[f"{{'{SECRET}'}}"] * 2]
 
 
-def test_a_cancelled_task_leaves_no_traceback_of_its_worker(tmp_path: Path) -> None:
-    program = [sys.executable, "-c", CANCELLED, str(tmp_path / "begun")]
-    done = subprocess.run(program, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_cancelled_task_leaves_no_traceback_of_its_worker(printed: Printed) -> None:
+    out, said = printed["cancelled"]
+    assert out == "True\n", said
+    assert "Traceback" not in said
