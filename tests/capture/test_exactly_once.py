@@ -55,10 +55,20 @@ def finish(captured: Captured, gear: str | None) -> None:
     assert large == [number for (number,) in held]
 
 
-@pytest.mark.parametrize("gear", GEARS)
 @pytest.mark.parametrize(
-    "point",
-    ["after_receive", "in_large_transaction", "after_data_file", "after_commit", "after_confirm"],
+    ("point", "gear"),
+    [
+        ("after_receive", "live"),
+        ("in_large_transaction", "bulk"),
+        ("after_data_file", "live"),
+        ("after_commit", "bulk"),
+        ("after_confirm", "live"),
+        pytest.param("after_receive", "bulk", marks=pytest.mark.slow),
+        pytest.param("in_large_transaction", "live", marks=pytest.mark.slow),
+        pytest.param("after_data_file", "bulk", marks=pytest.mark.slow),
+        pytest.param("after_commit", "live", marks=pytest.mark.slow),
+        pytest.param("after_confirm", "bulk", marks=pytest.mark.slow),
+    ],
 )
 def test_killed_at_a_fault_point(make_captured: MakeCaptured, point: str, gear: str) -> None:
     captured = make_workload_log(make_captured)

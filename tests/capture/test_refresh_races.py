@@ -163,17 +163,24 @@ def test_changes_at_every_moment(
     same_as_source(big_rows)
 
 
-@pytest.mark.parametrize("point", POINTS[1:])
+DDL = (
+    "TRUNCATE t",
+    "TRUNCATE t; INSERT INTO t VALUES (1, 1, 'after', NULL)",
+    "ALTER TABLE t ALTER n TYPE text USING 'n' || n",
+    "ALTER TABLE t ALTER n TYPE int USING n + 1",
+    "ALTER TABLE t ADD COLUMN more int DEFAULT 5; ALTER TABLE t DROP COLUMN more",
+    "VACUUM FULL t",
+    "CLUSTER t USING t_pkey",
+)
+# Each command once, and one of them at every moment.
+IN_SHORT = {*product(DDL, ["refresh_after_read"]), *product([DDL[1]], POINTS)}
+
+
 @pytest.mark.parametrize(
-    "statement",
+    ("statement", "point"),
     [
-        "TRUNCATE t",
-        "TRUNCATE t; INSERT INTO t VALUES (1, 1, 'after', NULL)",
-        "ALTER TABLE t ALTER n TYPE text USING 'n' || n",
-        "ALTER TABLE t ALTER n TYPE int USING n + 1",
-        "ALTER TABLE t ADD COLUMN more int DEFAULT 5; ALTER TABLE t DROP COLUMN more",
-        "VACUUM FULL t",
-        "CLUSTER t USING t_pkey",
+        pytest.param(*case, marks=() if case in IN_SHORT else pytest.mark.slow)
+        for case in product(DDL, POINTS[1:])
     ],
 )
 def test_ddl_in_the_middle(

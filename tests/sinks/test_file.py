@@ -192,7 +192,7 @@ def test_csv_and_parquet_with_rules(spark: SparkSession, captured: Captured) -> 
     assert all(row["datetime_inserted"].endswith("+00:00") for row in rows)
 
 
-@pytest.mark.parametrize("format", ["csv", "parquet"])
+@pytest.mark.parametrize("format", ["csv", pytest.param("parquet", marks=pytest.mark.slow)])
 def test_what_a_pivot_cannot_hold(spark: SparkSession, captured: Captured, format: str) -> None:
     """Keys and times have types, so their texts may have to go elsewhere: once, as files do."""
     captured.run(

@@ -40,9 +40,8 @@ def refused(spark: SparkSession, captured: Captured, sink: dict[str, Any], rule:
 
 
 @pytest.mark.parametrize("sink", SINKS, ids=lambda sink: sink.get("mode") or sink["format"])
-@pytest.mark.parametrize("way", [{"mask": {}}, {"hash": {"salt": "s"}}], ids=["mask", "hash"])
 def test_a_key_that_would_change(
-    spark: SparkSession, captured: Captured, sink: dict[str, Any], way: dict[str, Any]
+    spark: SparkSession, captured: Captured, sink: dict[str, Any]
 ) -> None:
     captured.run(
         f"""CREATE TABLE t (id text PRIMARY KEY, note text);
@@ -50,9 +49,11 @@ ALTER TABLE t REPLICA IDENTITY FULL;
 INSERT INTO t VALUES ('{SECRET}', 'a');
 """
     )
-    rules = {"table": "public.t", "transform": {"column": "id", **way}}
-    said = refused(spark, captured, sink, rules)
-    assert said == f"rule 1 for public.t: {next(iter(way))} on id, which is part of the key"
+    ways: list[dict[str, Any]] = [{"mask": {}}, {"hash": {"salt": "s"}}]
+    for way in ways:
+        rules = {"table": "public.t", "transform": {"column": "id", **way}}
+        said = refused(spark, captured, sink, rules)
+        assert said == f"rule 1 for public.t: {next(iter(way))} on id, which is part of the key"
 
 
 @pytest.mark.parametrize("sink", [SINKS[0], SINKS[3]], ids=["mirror", "jsonl"])

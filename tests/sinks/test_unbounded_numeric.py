@@ -32,7 +32,10 @@ FIRST = (Decimal(1), Decimal("12.34"), Decimal(7), [Decimal("1.5"), None, Decima
 BAD = ("1e28", "0.00000000001", "NaN", "Infinity", "-" + "9" * 40)
 
 
-@pytest.mark.parametrize("mode", ["mirror", "history", "scd2", "pivot"])
+@pytest.mark.parametrize(
+    "mode",
+    ["mirror", "pivot", *(pytest.param(m, marks=pytest.mark.slow) for m in ("history", "scd2"))],
+)
 def test_in_the_lake(spark: SparkSession, captured: Captured, mode: str) -> None:
     captured.run(TABLES)
     captured.run(VALUES)
@@ -55,7 +58,7 @@ def test_in_the_lake(spark: SparkSession, captured: Captured, mode: str) -> None
         assert read == [first, last], "1.0 and 1.00 are one key"
 
 
-@pytest.mark.parametrize("mode", ["mirror", "history"])
+@pytest.mark.parametrize("mode", ["mirror", pytest.param("history", marks=pytest.mark.slow)])
 def test_what_it_cannot_hold(spark: SparkSession, captured: Captured, mode: str) -> None:
     """Is never rounded: an error, NULL with a record, or the column stays a string."""
     captured.run(TABLES)
@@ -128,6 +131,7 @@ def test_parquet_and_text_files(spark: SparkSession, captured: Captured) -> None
     assert "NaN" in lines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["mirror", "scd2"])
 def test_set_later(spark: SparkSession, captured: Captured, mode: str) -> None:
     """A string cannot become a decimal: the old column stays beside the new one."""
@@ -154,7 +158,7 @@ def test_set_later(spark: SparkSession, captured: Captured, mode: str) -> None:
     assert {"a__string", "a__decimal_38_10"} <= set(found.columns)
 
 
-@pytest.mark.parametrize("mode", ["mirror", "scd2"])
+@pytest.mark.parametrize("mode", ["mirror", pytest.param("scd2", marks=pytest.mark.slow)])
 def test_a_key_set_later(spark: SparkSession, captured: Captured, mode: str) -> None:
     """Rows are found by the key: without it those that are there would stay for ever."""
     captured.run("CREATE TABLE t (k numeric PRIMARY KEY, v int);\nINSERT INTO t VALUES (1.0, 1);")

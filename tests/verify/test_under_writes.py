@@ -189,7 +189,9 @@ def follow_for(replica: Replica, seconds: float, **sink: str) -> int:
     return passes
 
 
-@pytest.mark.parametrize("consistency", ["transaction", "table"])
+@pytest.mark.parametrize(
+    "consistency", ["transaction", pytest.param("table", marks=pytest.mark.slow)]
+)
 def test_constant_writes_that_are_followed(replica: Replica, consistency: str) -> None:
     assert follow_for(replica, 5.0, consistency=consistency)
 

@@ -48,7 +48,9 @@ def test_a_lost_checkpoint(replica: Replica) -> None:
     replica.check_equal("t", "bag")
 
 
-@pytest.mark.parametrize("consistency", ["transaction", "table"])
+@pytest.mark.parametrize(
+    "consistency", ["transaction", pytest.param("table", marks=pytest.mark.slow)]
+)
 def test_rows_of_a_snapshot(
     spark: SparkSession,
     database: Database,
@@ -79,6 +81,7 @@ def test_rows_of_a_snapshot(
     replica.check_equal("t", "bag", "g")
 
 
+@pytest.mark.slow
 def test_foreign_keys_are_there_before_a_snapshot_of_several_batches(
     spark: SparkSession, database: Database, target: Database, make_captured: MakeCaptured
 ) -> None:
