@@ -28,15 +28,16 @@ PARTS = 6
 
 
 class Stopping:
-    """Ends a pipeline again and again between its target and its state."""
+    """Ends a pipeline between its target and its state, whenever it has written a batch anew."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, times: int = 1000) -> None:
         self._written = 0
+        self._last = 2 * times
         monkeypatch.setattr(delivery, "fault", self._fault)
 
     def _fault(self, point: str) -> None:
         self._written += point == "pipeline.written"
-        if point == "pipeline.written" and self._written % 2:
+        if point == "pipeline.written" and self._written % 2 and self._written < self._last:
             raise TargetUnavailable("stopped")
 
 
@@ -152,7 +153,7 @@ def test_a_snapshot_that_comes_by_the_stream(
     captured.execute("INSERT INTO t SELECT generate_series(1, 90)")
     history.snapshot("t", "u", chunk_rows=30)
     with monkeypatch.context() as patch:
-        Stopping(patch)
+        Stopping(patch, times=2)
         run_through(spark, config)
     state = StateFile(Storage(config.log.path, config.log.storage), NAME).load()
     assert state is not None

@@ -84,6 +84,7 @@ def test_commands_of_a_transaction_in_parts(
     assert [tuple(row) for row in made] == [(1, None if mode == "history" else 5)]
 
 
+@pytest.mark.slow
 def test_columns_that_change_names_and_change_back(spark: SparkSession, captured: Captured) -> None:
     captured.run(
         """CREATE TABLE t (id int PRIMARY KEY, a int);

@@ -123,6 +123,7 @@ def test_a_dropped_column_stays(spark: SparkSession, captured: Captured) -> None
         run_pipeline(spark, captured, sink={**sink, "mode": "history"})
 
 
+@pytest.mark.slow
 def test_keys_that_no_type_holds(spark: SparkSession, captured: Captured) -> None:
     """Two rows must not become one because the type has no value for either key."""
     captured.run("CREATE TABLE t (id int, till date, v int, PRIMARY KEY (id, till));\n")
@@ -152,6 +153,7 @@ def test_half_a_table_is_refused(spark: SparkSession, captured: Captured) -> Non
         run_pipeline(spark, captured, tables=["public.t"])
 
 
+@pytest.mark.slow
 def test_a_table_that_another_writer_has_half_moved(
     spark: SparkSession, captured: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:

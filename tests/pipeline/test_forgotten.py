@@ -93,6 +93,7 @@ def test_in_the_middle_of_its_history(spark: SparkSession, captured: Captured) -
     assert ids(spark, captured) == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.slow
 def test_retention_comes_before_it_is_known_again(
     spark: SparkSession, captured: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:

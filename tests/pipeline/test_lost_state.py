@@ -127,6 +127,7 @@ def test_writes_that_come_again_are_counted(
     assert lake(spark, captured, "bag") == [(1,), (2,), (3,)]
 
 
+@pytest.mark.slow
 def test_replay_clears_what_was_set_aside(spark: SparkSession, captured: Captured) -> None:
     captured.run("CREATE TABLE t (id int PRIMARY KEY);\nINSERT INTO t VALUES (1);")
     captured.run("DROP TABLE t;\nCREATE TABLE t (id int PRIMARY KEY);\nINSERT INTO t VALUES (2);")
@@ -176,6 +177,7 @@ def test_a_table_takes_the_name_of_a_dropped_one(
         shutil.rmtree(captured.directory / "log" / "pipelines")
 
 
+@pytest.mark.slow
 def test_a_table_without_its_key_for_a_time(spark: SparkSession, captured: Captured) -> None:
     """Rows that were deleted meanwhile do not come back with what was done before."""
     captured.run("CREATE TABLE t (id int PRIMARY KEY);\nINSERT INTO t VALUES (1), (2), (3);")
@@ -189,6 +191,7 @@ def test_a_table_without_its_key_for_a_time(spark: SparkSession, captured: Captu
         shutil.rmtree(captured.directory / "log" / "pipelines")
 
 
+@pytest.mark.slow
 def test_two_tables_that_go_to_one(spark: SparkSession, captured: Captured) -> None:
     """Rows from before the other's first are not taken for rows that are there."""
     captured.run("CREATE TABLE a (id int PRIMARY KEY);\nINSERT INTO a VALUES (1);")
@@ -248,6 +251,7 @@ def test_a_table_that_another_writer_makes_at_the_same_moment(
     assert not (captured.directory / LAKE / "public" / "t").exists()
 
 
+@pytest.mark.slow
 def test_a_dropped_table_takes_no_other_with_it(
     spark: SparkSession, database: Database, make_captured: MakeCaptured
 ) -> None:
@@ -266,6 +270,7 @@ def test_a_dropped_table_takes_no_other_with_it(
     assert not (captured.directory / LAKE / "public" / "b").exists()
 
 
+@pytest.mark.slow
 def test_a_rename_that_nobody_tells(
     spark: SparkSession, database: Database, make_captured: MakeCaptured
 ) -> None:

@@ -143,6 +143,7 @@ INSERT INTO t VALUES (1, repeat('x', 9000)), (2, repeat('y', 9000));
     assert mirror(spark, captured, "t", "_pgtide_deleted IS NOT TRUE") == [(21, "x" * 9000)]
 
 
+@pytest.mark.slow
 def test_partitions_have_an_identity_of_their_own(spark: SparkSession, captured: Captured) -> None:
     """What an old row holds is said by the partition: setting it on the root reaches none."""
     captured.run(

@@ -81,6 +81,7 @@ INSERT INTO bag SELECT n % 5 FROM generate_series(1, 20) n;
     assert quarantine(spark, captured) == ["-infinity"] * 2
 
 
+@pytest.mark.slow
 def test_partitions(spark: SparkSession, captured: Captured) -> None:
     """A partition's TRUNCATE leaves the rows of others, that of the table takes all."""
     captured.run(

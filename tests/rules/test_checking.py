@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType
 
 from pgtide import oids
+from pgtide.cli import run_command as pgtide
 from pgtide.config import Config, Pipeline
 from pgtide.postgres.catalog import read_layouts
 from pgtide.postgres.connection import connect
@@ -27,6 +28,7 @@ from pgtide.rules.selecting import check_selection
 from pgtide.rules.sql_checking import check_sql
 from pgtide.shape import Column, Shape
 from tests.fixtures.databases import Database, Server
+from tests.fixtures.spark import Staying
 
 TABLES = """
 CREATE DOMAIN years AS int;
@@ -260,7 +262,13 @@ def test_sql_of_many_tables_is_few_questions(
     assert len(asked) == 7, "settings of the session may be others by now"
 
 
-def test_sql_as_the_command_says_it(tables: Database, tmp_path: Path) -> None:
+def test_sql_as_the_command_says_it(
+    spark: SparkSession,
+    tables: Database,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     rules = [
         {"table": "users", "filter": {"sql": "nope > 1"}},
         {"table": "orders", "filter": {"column": "nope", "operator": "eq", "value": 1}},
@@ -273,9 +281,10 @@ def test_sql_as_the_command_says_it(tables: Database, tmp_path: Path) -> None:
     }
     config = tmp_path / "pgtide.yaml"
     config.write_text(yaml.safe_dump(settings))
-    command = [sys.executable, "-m", "pgtide", "-c", str(config), "check", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    found = [check for check in json.loads(done.stdout)["checks"] if check["name"] == "rules"]
+    monkeypatch.setattr("pgtide.spark.session.start", lambda conf: Staying(spark))
+    assert pgtide(["-c", str(config), "check", "--json"]) == 1
+    checks = json.loads(capsys.readouterr().out)["checks"]
+    found = [check for check in checks if check["name"] == "rules"]
     assert [check["level"] for check in found] == ["fail", "fail"]
     assert "rule 2 (public.orders): there is no column nope" in found[0]["message"]
     assert "rule 1 for public.users: its SQL cannot be used: [UNRES" in found[1]["message"]

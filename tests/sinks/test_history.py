@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from pyspark.sql import SparkSession
 
 from tests.fixtures.capture import Captured
@@ -90,6 +91,7 @@ INSERT INTO t VALUES (1, 'a', 7);
     assert rows(table(spark, captured, "history", "t"), *columns) == wanted
 
 
+@pytest.mark.slow
 def test_a_new_table_of_the_name_leaves_the_old_history(
     spark: SparkSession, captured: Captured
 ) -> None:

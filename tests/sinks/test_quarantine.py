@@ -51,9 +51,14 @@ def test_two_tables_begin_it(spark: SparkSession, tmp_path: Path) -> None:
     ("mode", "tables", "expected"),
     [
         ("mirror", ["public.*"], [BAG, LAST, *KEYS]),
-        ("history", ["public.*"], [BAG, *EVERY, *KEYS, DELETED]),
-        pytest.param("scd2", ["public.t"], [*EVERY, *KEYS], marks=pytest.mark.slow),
-        pytest.param("pivot", ["public.t"], [*EVERY, *KEYS, DELETED], marks=pytest.mark.slow),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("history", ["public.*"], [BAG, *EVERY, *KEYS, DELETED]),
+                ("scd2", ["public.t"], [*EVERY, *KEYS]),
+                ("pivot", ["public.t"], [*EVERY, *KEYS, DELETED]),
+            )
+        ),
     ],
 )
 def test_each_value_once(

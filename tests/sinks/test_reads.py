@@ -72,6 +72,7 @@ INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, NULL);
     assert mirrored(spark, captured) == wanted
 
 
+@pytest.mark.slow
 def test_soft_delete(spark: SparkSession, captured: Captured) -> None:
     history = HistoryRows(captured)
     captured.run(
@@ -137,6 +138,7 @@ def test_keyless(spark: SparkSession, captured: Captured) -> None:
         lose_checkpoint(captured, "mirror")
 
 
+@pytest.mark.slow
 def test_history_and_pivot(spark: SparkSession, captured: Captured) -> None:
     """A row that was read is in the history and no changed field; a sweep is in neither."""
     history = HistoryRows(captured)

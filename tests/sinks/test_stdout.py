@@ -136,6 +136,7 @@ def test_a_table_that_fails_is_parked(
     assert printed() == []
 
 
+@pytest.mark.slow
 def test_a_parked_table_keeps_all_of_its_ddl(
     spark: SparkSession, captured: Captured, capsys: pytest.CaptureFixture[str]
 ) -> None:

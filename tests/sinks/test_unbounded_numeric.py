@@ -131,7 +131,8 @@ def test_parquet_and_text_files(spark: SparkSession, captured: Captured) -> None
     assert "NaN" in lines
 
 
-@pytest.mark.parametrize("mode", ["mirror", pytest.param("scd2", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["mirror", "scd2"])
 def test_set_later(spark: SparkSession, captured: Captured, mode: str) -> None:
     """A string cannot become a decimal: the old column stays beside the new one."""
     captured.run("CREATE TABLE t (id int PRIMARY KEY, a numeric);")

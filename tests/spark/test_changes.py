@@ -148,6 +148,7 @@ def test_moments_that_are_none(spark: SparkSession, captured: Captured, as_of: A
             read(spark, captured.config.log.path, "t", on_unrepresentable=policy)
 
 
+@pytest.mark.slow
 def test_a_partition_may_number_its_columns_otherwise(
     spark: SparkSession, captured: Captured
 ) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from pyspark.sql import SparkSession
 
 from pgtide.verify.report import Difference
@@ -52,7 +55,14 @@ def test_every_type(spark: SparkSession, captured: Captured) -> None:
     assert found.differences[1] == Difference("different", ("3",), ("f8",))
 
 
-def test_keys_partitions_and_tables_without_a_key(spark: SparkSession, captured: Captured) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [{}, pytest.param({"sample": 1.0, "seed": "s"}, marks=pytest.mark.slow)],
+    ids=["all", "sample"],
+)
+def test_keys_partitions_and_tables_without_a_key(
+    spark: SparkSession, captured: Captured, options: dict[str, Any]
+) -> None:
     captured.run(
         """CREATE TABLE two (a text, b date, v text, PRIMARY KEY (a, b));
 INSERT INTO two SELECT 'k' || n % 50, '2024-01-01'::date + n, 'v' || n
@@ -84,20 +94,20 @@ INSERT INTO hashes SELECT n, n FROM generate_series(1, 9) n;
     spark.sql(f"INSERT INTO {bag} SELECT * FROM {bag} WHERE a = 3")
     spark.sql(f"DELETE FROM {bag} WHERE a = 2")
     captured.run("INSERT INTO two VALUES ('late', '2025-01-01', 'z');\n")
-    for options in ({}, {"sample": 1.0, "seed": "s"}):
-        report = verify(spark, config, **options)
-        assert table_report(report, "two").differences == [
-            Difference("different", ("k9", "2024-01-10"), ("v",)),
-            Difference("missing", ("k7", "2024-01-08")),
-        ]
-        assert [one.key for one in table_report(report, "parts").differences] == [
-            ("45", "2024-02-15"),
-            ("5", "2024-01-06"),
-        ]
-        found = table_report(report, "bag")
-        assert (found.missing, found.extra, found.differences) == (2, 1, [])
+    report = verify(spark, config, **options)
+    assert table_report(report, "two").differences == [
+        Difference("different", ("k9", "2024-01-10"), ("v",)),
+        Difference("missing", ("k7", "2024-01-08")),
+    ]
+    assert [one.key for one in table_report(report, "parts").differences] == [
+        ("45", "2024-02-15"),
+        ("5", "2024-01-06"),
+    ]
+    found = table_report(report, "bag")
+    assert (found.missing, found.extra, found.differences) == (2, 1, [])
 
 
+@pytest.mark.slow
 def test_rules_soft_deletes_and_what_is_refused(spark: SparkSession, captured: Captured) -> None:
     captured.run(
         """CREATE TABLE t (id int PRIMARY KEY, name text, mail text, secret text, day date,

@@ -37,6 +37,7 @@ def filled(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> Replica:
     return replica
 
 
+@pytest.mark.slow
 def test_a_sample_is_a_share_of_the_rows(filled: Replica) -> None:
     """Equal where the tables are, the same rows for the same seed; all seeds together find all."""
     filled.plant("DELETE FROM t WHERE id = 777", "UPDATE named SET v = '' WHERE name = 'n778'")
@@ -87,6 +88,7 @@ def test_no_faster_than_it_may() -> None:
     assert time.monotonic() - began >= 0.3
 
 
+@pytest.mark.slow
 def test_tables_that_are_dropped_or_renamed_meanwhile(
     filled: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from pyspark.sql import SparkSession
 
 from pgtide.log.refreshes import Refresh, RefreshStore
@@ -21,6 +22,7 @@ from tests.verify.lake import lake_config, table_report, verify
 ROWS = 5000
 
 
+@pytest.mark.slow
 def test_rows_that_are_read_again(spark: SparkSession, captured: Captured) -> None:
     """After DDL that capture sees only now; and where it is not the time to read them."""
     captured.run(

@@ -67,6 +67,7 @@ def test_what_was_planted_is_found(spark: SparkSession, captured: Captured) -> N
     plant_and_find(spark, captured, 3000)
 
 
+@pytest.mark.slow
 def test_numeric_as_a_decimal(spark: SparkSession, captured: Captured) -> None:
     """Equal values are equal, however many zeros they end in; and no other ones."""
     captured.run("CREATE TABLE t (k numeric PRIMARY KEY, a numeric, parts numeric[]);")

@@ -52,6 +52,7 @@ def test_conflicts_are_listed(replica: Replica, way: str) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_status_counts_what_was_not_taken(
     replica: Replica, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -123,6 +124,7 @@ def test_a_refused_table_is_parked(replica: Replica) -> None:
     replica.check_equal("t", "u")
 
 
+@pytest.mark.slow
 def test_a_table_that_only_grows(replica: Replica) -> None:
     replica.captured.run("CREATE TABLE t (v int);\nALTER TABLE t REPLICA IDENTITY FULL;\n")
     replica.captured.run("INSERT INTO t VALUES (1), (1);\n")

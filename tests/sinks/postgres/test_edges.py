@@ -110,6 +110,7 @@ def test_another_log(replica: Replica) -> None:
         replica.follow()
 
 
+@pytest.mark.slow
 def test_filters_of_rows_that_were_there(
     spark: SparkSession, database: Database, target: Database, make_captured: MakeCaptured
 ) -> None:

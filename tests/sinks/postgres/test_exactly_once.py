@@ -81,6 +81,7 @@ def test_rows_of_a_snapshot(
     replica.check_equal("t", "bag", "g")
 
 
+@pytest.mark.slow
 def test_foreign_keys_are_there_before_a_snapshot_of_several_batches(
     spark: SparkSession, database: Database, target: Database, make_captured: MakeCaptured
 ) -> None:

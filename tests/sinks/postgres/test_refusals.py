@@ -16,9 +16,8 @@ from tests.snapshot.taking import take
 PARK = {"on_error": "park", "batch": "1MB"}
 
 
-@pytest.mark.parametrize(
-    "consistency", ["transaction", pytest.param("table", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("consistency", ["transaction", "table"])
 def test_rows_of_a_snapshot(
     spark: SparkSession,
     database: Database,
@@ -72,6 +71,7 @@ def test_rows_of_a_snapshot(
     ) == [(0, 0)]
 
 
+@pytest.mark.slow
 def test_rows_that_cannot_be_staged(spark: SparkSession, captured: Captured) -> None:
     """A target with another encoding has no place for a character: not even in a stage."""
     target = Database.create(captured.database.server, encoding="LATIN1")
@@ -113,6 +113,7 @@ def test_values_that_a_column_does_not_hold(replica: Replica) -> None:
     replica.check_equal("t")
 
 
+@pytest.mark.slow
 def test_a_constraint_that_looks_last(replica: Replica) -> None:
     """It is violated when the transaction ends: its table is known, and parked."""
     replica.captured.run("CREATE TABLE p (id int PRIMARY KEY);\n")
@@ -133,6 +134,7 @@ def test_a_constraint_that_looks_last(replica: Replica) -> None:
     replica.check_equal("p", "c")
 
 
+@pytest.mark.slow
 def test_what_waits_for_a_parked_table(
     spark: SparkSession, database: Database, target: Database, make_captured: MakeCaptured
 ) -> None:

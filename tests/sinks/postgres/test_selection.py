@@ -52,6 +52,7 @@ def test_a_table_leaves_and_comes_again(replica: Replica) -> None:
     assert replica.target.execute("SELECT count(*) FROM pgtide.conflicts") == [(0,)]
 
 
+@pytest.mark.slow
 def test_the_target_is_ahead_of_the_state_when_a_table_leaves(replica: Replica) -> None:
     """As after a crash between the two: what the target has does not come once more."""
     replica.captured.run(TABLES)

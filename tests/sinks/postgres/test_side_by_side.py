@@ -85,6 +85,7 @@ def test_ranges_of_keys(replica: Replica, ranged: list[int]) -> None:
     assert replica.target.execute(RANGES) == []
 
 
+@pytest.mark.slow
 def test_what_is_not_parted(replica: Replica, ranged: list[int]) -> None:
     """Keys that change, values that change hands, keys with two texts, rows that point at rows."""
     replica.captured.run(
@@ -170,6 +171,7 @@ def test_a_crash_between_tables(replica: Replica, monkeypatch: pytest.MonkeyPatc
     replica.check_equal("t", "u", "bag", "other")
 
 
+@pytest.mark.slow
 def test_conflicts_and_refusals(replica: Replica) -> None:
     """A range that does not go well is done in the source's order, the others stay done."""
     prepare(replica)

@@ -64,6 +64,7 @@ def test_every_type(replica: Replica) -> None:
     replica.check_equal("v")
 
 
+@pytest.mark.slow
 def test_vectors(
     spark: SparkSession, database: Database, target: Database, make_captured: MakeCaptured
 ) -> None:
