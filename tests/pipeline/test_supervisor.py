@@ -120,3 +120,18 @@ def test_a_capture_that_cannot_go_on_ends_everything(
         supervisor.run()
     assert "pgtide" in raised.value.hint
     assert supervisor.members["lake"].status in ("starting", "stopped")
+
+
+@pytest.mark.slow
+def test_until_current_has_rows_read_that_a_pipeline_asks_for(
+    spark: SparkSession, captured: Captured
+) -> None:
+    """What a default means for a filter is told by the rows: they are part of what was there."""
+    captured.run("CREATE TABLE t (id int PRIMARY KEY);\nINSERT INTO t VALUES (1), (2);")
+    captured.run("ALTER TABLE t ADD tenant int DEFAULT 2;\nINSERT INTO t VALUES (3, 1);")
+    kept = {"column": "tenant", "operator": "eq", "value": 1}
+    rules = [{"table": "public.t", "optional": True, "filter": kept}]
+    supervisor = supervise(spark, captured, until_current=True, lake={"rules": rules})
+    supervisor.run()
+    assert supervisor.members["lake"].status == "current"
+    assert mirror(spark, captured, "lake/public/t") == [3]

@@ -14,11 +14,14 @@ import threading
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pgtide.config.model import Config
 from pgtide.errors import EnvironmentMissing, PgtideError, TransientError
 from pgtide.log.reader import Log
+from pgtide.log.refreshes import RefreshStore
+from pgtide.log.storage import Storage
 from pgtide.pipeline.backoff import Backoff
 from pgtide.pipeline.capture_process import STOP_S, UNTIL_CURRENT_PATIENCE_S, CaptureProcess
 from pgtide.pipeline.state import State
@@ -61,6 +64,7 @@ class Supervisor:
         self._tick = tick
         self._stop = threading.Event()
         self._fatal: BaseException | None = None
+        self._threads: list[threading.Thread] = []
         self.capture = CaptureProcess(capture, until_current=until_current)
         self.members = {name: Member(name) for name in pipelines}
 
@@ -81,32 +85,64 @@ class Supervisor:
     def run(self) -> None:
         """Run; raises what ended it, unless that was ``stop``."""
         Log(self._config.log.path, self._config.log.storage)  # says best what is missing
-        threads = [threading.Thread(target=self.capture.run, name="pgtide-capture")]
-        threads[0].start()
+        capturing = self._start(self.capture.run, "pgtide-capture")
         try:
             spark = self._open_session()
             if self._until_current:
-                self._wait(lambda: self.capture.finished)
-            if not self._over:
-                threads += [
-                    threading.Thread(target=self._supervise, args=(spark, member), name=name)
-                    for name, member in self.members.items()
-                ]
-                pipelines = threads[1:]
-                if not self._until_current:
-                    threads += self._verifications(spark)
-                for thread in threads[1:]:
-                    thread.start()
-                self._wait(lambda: self._until_current and not _alive(pipelines))
+                while self._catch_up(spark):
+                    self.capture.finished = False
+                    capturing = self._start(self.capture.run, "pgtide-capture")
+            elif not self._over:
+                self._start_pipelines(spark)
+                self._start_verifications(spark)
+                self._wait(lambda: False)
         finally:
             self._stop.set()
             self.capture.stop()
-            threads[0].join(STOP_S)
+            capturing.join(STOP_S)
             self.capture.kill()
-            for thread in threads:
+            for thread in self._threads:
                 thread.join()
         if self._fatal is not None or self.capture.error is not None:
             raise self._fatal or self.capture.error or AssertionError
+
+    def _catch_up(self, spark: SparkSession) -> bool:
+        """Apply what capture brings; whether pipelines have asked for more: for rows to be read."""
+        self._wait(lambda: self.capture.finished)
+        if self._over:
+            return False
+        left = self._open_refreshes()  # that capture leaves for later: paused, or not in time
+        pipelines = self._start_pipelines(spark)
+        self._wait(lambda: not _alive(pipelines))
+        return not self._over and not self._open_refreshes() <= left
+
+    def _open_refreshes(self) -> set[str]:
+        store = RefreshStore(Storage(self._config.log.path, self._config.log.storage))
+        return {request.id for request in store.requests() if store.is_open(request.id)}
+
+    def _start_pipelines(self, spark: SparkSession) -> list[threading.Thread]:
+        return [
+            self._start(partial(self._supervise, spark, member), member.name)
+            for member in self.members.values()
+            if member.status != "failed"
+        ]
+
+    def _start_verifications(self, spark: SparkSession) -> None:
+        """A thread for each pipeline whose mirrors are to be verified in the background."""
+        names = [name for name in self.members if self._config.pipelines[name].verify is not None]
+        if not names:
+            return
+        from pgtide.verify.continuous import ContinuousVerification  # Spark comes with it
+
+        for name in names:
+            verification = ContinuousVerification(spark, self._config, name, self._stop)
+            self._start(verification.run, f"{name}-verify")
+
+    def _start(self, target: Callable[[], None], name: str) -> threading.Thread:
+        thread = threading.Thread(target=target, name=name)
+        self._threads.append(thread)
+        thread.start()
+        return thread
 
     @property
     def _over(self) -> bool:
@@ -117,21 +153,6 @@ class Supervisor:
             self._stop.wait(TICK_S)
             if self._tick is not None:
                 self._tick(self)
-
-    def _verifications(self, spark: SparkSession) -> list[threading.Thread]:
-        """A thread for each pipeline whose mirrors are to be verified in the background."""
-        names = [name for name in self.members if self._config.pipelines[name].verify is not None]
-        if not names:
-            return []
-        from pgtide.verify.continuous import ContinuousVerification  # Spark comes with it
-
-        return [
-            threading.Thread(
-                target=ContinuousVerification(spark, self._config, name, self._stop).run,
-                name=f"{name}-verify",
-            )
-            for name in names
-        ]
 
     # -- a pipeline, in its thread ------------------------------------------------------
 
