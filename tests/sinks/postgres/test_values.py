@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -145,7 +146,7 @@ def test_defaults_of_new_columns_are_masked(replica: Replica) -> None:
         """CREATE TABLE cards (id int PRIMARY KEY);
 INSERT INTO cards VALUES (1);
 ALTER TABLE cards ADD number text NOT NULL DEFAULT '1234-5678', ADD n int DEFAULT 3,
-ADD gone text DEFAULT '1234-5678', ADD plain text DEFAULT 'x';
+ADD gone text DEFAULT '1234-5678', ADD plain text DEFAULT 'x', ADD sum numeric DEFAULT 0.01;
 ALTER TABLE cards ADD nothing text DEFAULT NULL;
 INSERT INTO cards VALUES (2);
 """
@@ -154,15 +155,17 @@ INSERT INTO cards VALUES (2);
         {"column": "number", "mask": {}},
         {"column": "n", "sql": "n * 2"},
         {"column": "gone", "null": True},
+        {"column": "sum", "sql": "sum + 12345678901234567"},  # as a decimal, be it a default
         {"column": "nothing", "mask": {}},
         {"column": "made", "mask": {}},
         {"column": "tail", "sql": "concat(number, tail)"},
     ]
     rules = [{"table": "public.cards", "optional": True, "transform": t} for t in transforms]
-    replica.follow({"rules": rules})
+    replica.follow({"rules": rules, "unbounded_numeric": "decimal(20,2)"})
+    total = Decimal("12345678901234567.01")
     assert replica.rows("cards", "*") == [
-        (1, "1*******8", 6, None, "x", None),
-        (2, "1*******8", 6, None, "x", None),
+        (1, "1*******8", 6, None, "x", total, None),
+        (2, "1*******8", 6, None, "x", total, None),
     ]
     ((default,),) = replica.target.execute(
         "SELECT column_default FROM information_schema.columns WHERE column_name = 'number'"

@@ -140,7 +140,8 @@ class Commands:
         step, rules = next(found, None), self.batch.rules(table)
         if step is None or not rules.rules:
             return {}
-        added = AddedColumns(self.batch.spark, step, rules, CellReader(step.layout))
+        layout = step.layout.sized(self.batch.settings.unbounded_numeric)
+        added = AddedColumns(self.batch.spark, step, rules, CellReader(layout))
         if added.hinges:
             raise CannotReplay(
                 "rows that are there get a default, of which rules make something that hinges on "
