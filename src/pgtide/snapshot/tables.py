@@ -146,7 +146,7 @@ def select_tables(
 
 def _parents_first(conn: SqlConnection, tables: Sequence[Copied]) -> list[Copied]:
     """The tables in the order in which a target with foreign keys can take them, part by part."""
-    family = {table.shape.oid: table.shape.root_oid or table.shape.oid for table in tables}
+    family = {table.shape.oid: table.shape.home for table in tables}
     family |= {root: root for root in family.values()}
     references = [
         (family[child], family[parent])

@@ -64,11 +64,8 @@ class TableSweep:
     def _key_numbers(self) -> list[int | None]:
         """Where the key columns of the sweep's shape are among those of the table as it is now."""
         now = {column.name: column.attnum for column in self.table.layout.columns}
-        by_index = self.shape.replica_identity == "i"
         found: list[int | None] = []
-        for column in self.shape.columns:
-            if not (column.identity if by_index else column.key):
-                continue
+        for column in (self.shape.columns[index] for index in self.shape.keys):
             same = self.shape.oid == self.table.layout.shape.oid and column.attnum is not None
             found.append(
                 next(
