@@ -17,6 +17,7 @@ from tests.cli.test_run import START_S, Running
 from tests.fixtures.capture import Captured, MakeCaptured
 from tests.fixtures.databases import Database
 from tests.fixtures.spark import Staying
+from tests.fixtures.waiting import wait_until
 from tests.snapshot.taking import reads, source
 
 ROWS = "INSERT INTO t SELECT n, repeat('x', 100) FROM generate_series(1, {}) n"
@@ -58,6 +59,7 @@ def test_the_command(
     assert document["point"] == str(running.captured.log.position)
     assert whole(running.captured)
     with running.captured.capturing():
+        wait_until(lambda: running.captured.slot()["active"], "the capture")
         assert pgtide(["-c", str(running.config), "snapshot"]) == 1
     assert "pgtide refresh" in capsys.readouterr().err
 
