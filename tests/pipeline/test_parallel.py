@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from deltalake import Transaction
 from pyspark.sql import SparkSession
 
 from pgtide.errors import PipelineError, TargetError
@@ -30,7 +31,7 @@ def test_side_by_side(spark: SparkSession, work: list[TableWork]) -> None:
     found: dict[str, str | None] = {}
 
     def apply(session: SparkSession, item: TableWork) -> None:
-        with Target(session, "nowhere", {}).idempotent(item.name, 1):
+        with Target(session, "nowhere", {}).idempotent(Transaction(item.name, 1)):
             together.wait(TOGETHER_S)
             found[item.name] = session.conf.get(ID)
             together.wait(TOGETHER_S)

@@ -56,7 +56,7 @@ def swept(number: int, *partitions: int | None, of: Layout = IDS) -> Swept:
     return Swept(of.table, at(number), of, sweeps)
 
 
-def counting(steps: Sequence[Step]) -> list[tuple[int, Step]]:
+def counting(steps: Sequence[Step]) -> list[Step]:
     return what_counts(steps, lambda _: True)
 
 
@@ -65,19 +65,19 @@ def test_one_truncate_and_the_rows_behind_it() -> None:
         step for n in range(0, 40, 2) for step in (rows(n, ROOT), truncated(n + 1))
     ]
     last = rows(40, ROOT)
-    assert counting([*burst, last]) == [(39, truncated(39)), (40, last)]
+    assert counting([*burst, last]) == [truncated(39), last]
     # Somebody has to make the table.
-    assert counting(burst) == [(38, rows(38)), (39, truncated(39))]
+    assert counting(burst) == [rows(38), truncated(39)]
 
 
 def test_rows_that_stay_as_deleted_ones() -> None:
     steps: list[Step] = [rows(1, ROOT), truncated(2), rows(3, ROOT), truncated(4), rows(5, ROOT)]
-    assert what_counts(steps, lambda _: False) == [*enumerate(steps)]
+    assert what_counts(steps, lambda _: False) == steps
     without_key = truncated(4, of=BAG)
     steps[3] = without_key
     assert what_counts(steps, lambda step: step is without_key) == [
-        (3, without_key),
-        (4, steps[4]),
+        without_key,
+        steps[4],
     ]
 
 
@@ -92,14 +92,14 @@ def test_a_partition() -> None:
         rows(6, *LEAVES),
     ]
     assert counting(steps) == [
-        (2, rows(1, HIGH, high=3)),
-        (4, truncated(5, LOW)),
-        (5, steps[5]),
+        rows(1, HIGH, high=3),
+        truncated(5, LOW),
+        steps[5],
     ]
-    assert counting([*steps, truncated(7)]) == [(5, rows(6)), (6, truncated(7))]
+    assert counting([*steps, truncated(7)]) == [rows(6), truncated(7)]
     # TRUNCATE of a partitioned table names each of its partitions.
     emptied: list[Step] = [truncated(7, LOW), truncated(8, HIGH)]
-    assert counting([*steps, *emptied]) == [(5, rows(6)), (6, emptied[0]), (7, emptied[1])]
+    assert counting([*steps, *emptied]) == [rows(6), emptied[0], emptied[1]]
 
 
 def test_columns_and_names_are_followed() -> None:
@@ -118,10 +118,10 @@ def test_columns_and_names_are_followed() -> None:
         Dropped(T, at(10)),
     ]
     assert counting(steps) == [
-        (2, rows(3)),
-        (3, steps[3]),
-        (4, rows(5, of=MORE)),
-        *[(number, steps[number]) for number in range(5, 10)],
+        rows(3),
+        steps[3],
+        rows(5, of=MORE),
+        *steps[5:],
     ]
 
 
@@ -134,9 +134,9 @@ def test_sweeps() -> None:
         truncated(4),
         swept(5, None),
     ]
-    assert counting(steps) == [(1, rows(2)), (3, truncated(4)), (4, steps[4])]
+    assert counting(steps) == [rows(2), truncated(4), steps[4]]
     of_both: list[Step] = [swept(1, *LEAVES, None), truncated(2, LOW)]
-    assert counting(of_both) == [(0, swept(1, HIGH, None)), (1, truncated(2, LOW))]
+    assert counting(of_both) == [swept(1, HIGH, None), truncated(2, LOW)]
     parted: list[Step] = [
         rows(1, *LEAVES, of=BAG),
         truncated(2, LOW, BAG),
@@ -144,7 +144,7 @@ def test_sweeps() -> None:
         truncated(4, LOW, BAG),
         swept(5, HIGH, of=BAG),
     ]
-    assert counting(parted)[:2] == [(0, rows(1, HIGH, of=BAG)), (2, rows(3, HIGH, of=BAG))]
+    assert counting(parted)[:2] == [rows(1, HIGH, of=BAG), rows(3, HIGH, of=BAG)]
 
 
 @pytest.mark.parametrize("renamed", [True, False])

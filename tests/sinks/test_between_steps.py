@@ -6,6 +6,7 @@ then to its end, and once more from the beginning of the log.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -91,14 +92,14 @@ def test_stopped_between_any_two_steps(
         def so_far(
             self: LakeTable,
             step: Step,
-            number: int,
+            later: Sequence[Step],
             allowed: int = allowed,
             done: list[Step] = done,
         ) -> None:
             if len(done) == allowed:
                 stops.append(type(step))
                 raise TargetUnavailable("stopped")
-            apply(self, step, number)
+            apply(self, step, later)
             done.append(step)
 
         with monkeypatch.context() as patch:

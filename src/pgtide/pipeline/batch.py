@@ -20,7 +20,7 @@ from pgtide.position import Position
 from pgtide.rules import TableRules, compile_rules
 from pgtide.rules.partitions import misplaced, numbered
 from pgtide.shape import Shape
-from pgtide.sinks import Mark
+from pgtide.sinks import Scope
 from pgtide.spark.alignment import of_shapes
 from pgtide.spark.layout import ROW_OPS, Layout, TableName
 from pgtide.spark.positions import at_or_after, at_or_before
@@ -34,7 +34,7 @@ class Batch:
     frame: DataFrame
     shapes: Mapping[int, Shape]
     census: Census
-    mark: Mark
+    scope: Scope
     settings: Pipeline
     source: LogSource  # of the log
     earlier: tuple[Told, ...] = ()  # by commands of a transaction that began before the batch
@@ -76,7 +76,7 @@ class Batch:
                 "a table was renamed into the pipeline's selection",
                 detail=f"{old} became {'.'.join(step.to)}; what it held before was not delivered.",
                 hint=f"Add {old} to the pipeline's tables, then run: "
-                f"pgtide replay --pipeline {self.mark.pipeline}",
+                f"pgtide replay --pipeline {self.scope.pipeline}",
             )
 
     def completes(self, layout: Layout, at: Position) -> bool:

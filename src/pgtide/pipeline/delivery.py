@@ -27,7 +27,7 @@ from pgtide.pipeline.state import Resuming, State, StateFile, now
 from pgtide.pipeline.withheld import withheld
 from pgtide.position import Lsn, Position
 from pgtide.shape import Shape
-from pgtide.sinks import Mark, Sink
+from pgtide.sinks import Scope, Sink
 
 logger = logging.getLogger(__name__)
 
@@ -55,13 +55,10 @@ class Delivery:
         self._log = Log(self.storage.root, self.storage.options)
         self._frames = LogFrames(self.spark, self.storage)
 
-    def _mark(self, phase: str, number: int) -> Mark:
-        return Mark(self.name, self.state.incarnation, phase, number)
-
     def deliver(self, frame: DataFrame, phase: str, number: int) -> None:
         """Deliver a batch; ``done`` remembers it."""
         began = time.monotonic()
-        batch = self._batch(frame, self._mark(phase, number))
+        batch = self._batch(frame, Scope(self.name))
         if batch is None:
             return
         if phase == "stream":
@@ -89,7 +86,7 @@ class Delivery:
                 hint=f"Build the target anew: pgtide replay --pipeline {self.name}",
             )
 
-    def _batch(self, frame: DataFrame, mark: Mark) -> Batch | None:
+    def _batch(self, frame: DataFrame, scope: Scope) -> Batch | None:
         """The rows with what they do, None when there are none."""
         # How many there are is not known before: most often about as many as last time.
         few = 0 < self.state.batch_rows < FEW_ROWS
@@ -104,7 +101,7 @@ class Delivery:
             frame=frame,
             shapes=self._shapes,
             census=census,
-            mark=mark,
+            scope=scope,
             settings=self.settings,
             source=self._source(census),
             earlier=self._earlier(census),
@@ -197,7 +194,7 @@ class Delivery:
 
         what a parked table missed of that does not come by again.
         """
-        reached = self.sink.reached(self._mark("stream", 0))
+        reached = self.sink.reached(Scope(self.name))
         return self.state.position if reached is None else max(self.state.position, reached.next)
 
     def _catch_up(self) -> None:
@@ -227,8 +224,7 @@ class Delivery:
         """The next part of what parked tables missed, None when it holds nothing."""
         self._shapes = self._log.shapes()
         frame = parking.missed_rows(self._frames, self._log.snapshot(), self._shapes, resuming)
-        mark = self._mark(self.state.resume_phase, resuming.chunks_done)
-        batch = self._batch(frame, mark)
+        batch = self._batch(frame, Scope(self.name, self.state.resumption))
         if batch is None:
             return None
         whole = resuming.start == Position(Lsn(0))

@@ -2,9 +2,8 @@
 
 The stream's own checkpoint is beside it, in ``stream``. The two belong together: deleting the
 directory makes the pipeline a new one, with another incarnation, that reads the log from its
-beginning; sinks tell by position, not by batch number, what they have. When only ``stream`` is
-gone, or the log no longer has the version that it is at, the pipeline gets another incarnation
-too, and goes on at its position. Beside them are
+beginning; targets tell by position what they have. When only ``stream`` is gone, or the log no
+longer has the version that it is at, the pipeline goes on at its position. Beside them are
 ``error.json``, why it last failed, until a batch succeeds; and ``resume/…``, one file for each
 request to take parked tables up again.
 """
@@ -30,7 +29,6 @@ from pgtide.errors import (
 from pgtide.log.files import delete, walk
 from pgtide.log.storage import Storage, unavailable
 from pgtide.position import Lsn, Position
-from pgtide.sinks import RESUME
 
 PIPELINES = "pipelines"
 # Of a state that is read: one that was edited by hand is refused, not half believed.
@@ -123,21 +121,17 @@ class State:
         return cls(secrets.token_hex(8), version, chunks, start, tables=tables)
 
     def begin_again(self, version: int, chunks: list[Position]) -> None:
-        """Go on at the position with another history, then another stream.
-
-        Batches are numbered anew: under the old incarnation they would pass for written.
-        """
-        self.incarnation = secrets.token_hex(8)
+        """Go on at the position with another history, then another stream."""
         self.version, self.chunks, self.chunks_done = version, chunks, 0
         self.stream_began, self.stream_batch = False, -1
 
     @property
-    def resume_phase(self) -> str:
-        """What batches of the tables that are being resumed are marked with."""
-        return f"{RESUME}{self.resumed}"
+    def resumption(self) -> str:
+        """The name of what brings parked tables back: a target may note its progress under it."""
+        return f"{self.incarnation}/resume{self.resumed}"
 
     def end_resuming(self) -> None:
-        """Those tables are done, or given up; the next are marked otherwise."""
+        """Those tables are done, or given up; the next have another resumption."""
         self.resuming = None
         self.resumed += 1
 

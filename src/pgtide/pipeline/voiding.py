@@ -14,18 +14,18 @@ from typing import TypeAlias
 from pgtide.pipeline.steps import Rows, Step, Swept, Truncated
 from pgtide.spark.layout import Layout, TableName
 
-Numbered: TypeAlias = tuple[int, Step]  # the number is that among all steps of the work
+_Numbered: TypeAlias = tuple[int, Step]  # the number is that among all steps of the work
 
 
-def what_counts(steps: Sequence[Step], empties: Callable[[Truncated], bool]) -> list[Numbered]:
-    """The steps that are left to do, in order, with the numbers that they had.
+def what_counts(steps: Sequence[Step], empties: Callable[[Truncated], bool]) -> list[Step]:
+    """The steps that are left to do, in order.
 
     ``empties``: whether nothing stays of the rows that a TRUNCATE takes away. Rows without shapes
     have a layout to be followed, and nothing to be written.
     """
     void = _Void()
     following: dict[TableName, Layout] = {}  # of rows, while nothing but rows follows them
-    counting: list[Numbered] = []
+    counting: list[_Numbered] = []
     for number, step in reversed([*enumerate(steps)]):
         left: Step | None = step
         match step:
@@ -45,7 +45,8 @@ def what_counts(steps: Sequence[Step], empties: Callable[[Truncated], bool]) -> 
             counting.append((number, left))
     # Where sweeps part rows on purpose, they stay so.
     swept_apart = any(isinstance(step, Swept) and step.cuts for step in steps)
-    return counting[::-1] if swept_apart else _joined(counting[::-1])
+    ordered = counting[::-1] if swept_apart else _joined(counting[::-1])
+    return [step for _, step in ordered]
 
 
 @dataclass
@@ -77,9 +78,9 @@ class _Void:
         return replace(step, sweeps=sweeps) if sweeps else None
 
 
-def _joined(steps: Iterable[Numbered]) -> list[Numbered]:
+def _joined(steps: Iterable[_Numbered]) -> list[_Numbered]:
     """Rows as one step, if all that stood between them is void."""
-    joined: list[Numbered] = []
+    joined: list[_Numbered] = []
     for number, step in steps:
         before, earlier = joined[-1] if joined else (number, None)
         if (

@@ -21,7 +21,7 @@ from pgtide.pipeline.state import Parked, State, StateFile, now
 from pgtide.position import Lsn, Position
 from pgtide.rules import TableRules, compile_rules
 from pgtide.shape import Shape
-from pgtide.sinks import Mark, Sink
+from pgtide.sinks import Scope, Sink
 from pgtide.spark.layout import TableName
 
 START = Position(Lsn(0))
@@ -96,28 +96,25 @@ class Reselection:
         """Where a table that comes has to begin; one that was renamed left under another name."""
         names = map(".".join, selection.names_of(table))
         left = [self.state.left[name] for name in names if name in self.state.left]
-        reached = self.sink.reached(self._mark("stream"), self._rules(table)) if left else None
+        reached = self.sink.reached(Scope(self.pipeline), self._rules(table)) if left else None
         return min(left) if reached and reached > START else START
 
     def _leave(self, table: TableName) -> None:
         """Note the first position that the target does not have of a table."""
         name, state, resuming = ".".join(table), self.state, self.state.resuming
-        known, mark = state.position, self._mark("stream")
+        known, scope = state.position, Scope(self.pipeline)
         if (parked := state.parked.pop(name, None)) is not None:
             known = parked.position
         if resuming is not None and name in resuming.tables:
-            known, mark = resuming.position, self._mark(state.resume_phase)
+            known, scope = resuming.position, Scope(self.pipeline, state.resumption)
             resuming.tables.remove(name)
             if not resuming.tables:
                 state.end_resuming()
             parked = None
-        reached = self.sink.reached(mark, self._rules(table))
+        reached = self.sink.reached(scope, self._rules(table))
         if reached is not None:
             ahead = parked is None and reached > START
             state.left[name] = max(known, reached.next) if ahead else known
-
-    def _mark(self, phase: str) -> Mark:
-        return Mark(self.pipeline, self.state.incarnation, phase, 0)
 
     def _rules(self, table: TableName) -> TableRules:
         return compile_rules(self.settings.rules, self.settings.routes, *table)

@@ -1,7 +1,7 @@
 """Sinks: where a pipeline's changes go. One module per sink, made by ``open_sink``.
 
-A sink gets one batch after the other, in order, and the same batch again after a crash:
-``Mark`` tells it which one, so that it can tell what it has already done.
+A sink gets one batch after the other, in order. After a crash rows come again, in the same
+batches or, without the pipeline's state, in others: the target itself tells what it has.
 """
 
 from __future__ import annotations
@@ -15,26 +15,17 @@ if TYPE_CHECKING:
     from pgtide.position import Position
     from pgtide.rules import TableRules
 
-RESUME = "resume"  # how phases begin in which parked tables catch up
-
 
 @dataclass(frozen=True)
-class Mark:
-    """Which batch this is: equal for the same batch, whenever it is delivered."""
+class Scope:
+    """Whose progress a batch is: the pipeline's, or of tables that were parked and catch up."""
 
     pipeline: str
-    incarnation: str  # another for each checkpoint: numbers begin anew with it
-    phase: str  # numbers of the history and of the stream are counted apart
-    number: int
+    resumption: str | None = None  # which one: no two of a pipeline have the same, ever
 
     @property
-    def catches_up(self) -> bool:
-        """Whether it is for tables that were parked: they have their own way to the present."""
-        return self.phase.startswith(RESUME)
-
-    def app_id(self, step: int) -> str:
-        """The Delta application id of one write of this batch into one table."""
-        return f"pgtide/{self.pipeline}/{self.incarnation}/{self.phase}/{step}"
+    def name(self) -> str:
+        return self.pipeline if self.resumption is None else f"{self.pipeline}/{self.resumption}"
 
 
 class Sink(Protocol):
@@ -46,8 +37,8 @@ class Sink(Protocol):
     def write(self, batch: Batch) -> list[Failure]:
         """Deliver a batch; the tables that failed. What was delivered before is not repeated."""
 
-    def reached(self, mark: Mark, table: TableRules | None = None) -> Position | None:
-        """How far batches with such a mark are in the target, by what it says itself.
+    def reached(self, scope: Scope, table: TableRules | None = None) -> Position | None:
+        """How far such batches are in the target, by what it says itself.
 
         Of a table: the very first position if the target does not have it. None where only
         each row or file tells what is there: then anything may be delivered again.

@@ -22,7 +22,7 @@ from pgtide.pipeline.parallel import Failure, Writers
 from pgtide.pipeline.steps import TableWork
 from pgtide.position import Position
 from pgtide.rules import TableRules
-from pgtide.sinks import Mark
+from pgtide.sinks import Scope
 from pgtide.sinks.chunks import (
     CHUNK_BYTES,
     HIDDEN_ORDER,
@@ -90,7 +90,7 @@ class FileSink:
         self._sweep()
         return failures
 
-    def reached(self, mark: Mark, table: TableRules | None = None) -> None:
+    def reached(self, scope: Scope, table: TableRules | None = None) -> None:
         """The ledgers tell."""
 
     def close(self) -> None:

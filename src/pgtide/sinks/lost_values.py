@@ -44,7 +44,7 @@ def lost_values(
 def records(batch: Batch, table: TableName, values: DataFrame, reason: str) -> DataFrame:
     """Values as a quarantine has them: whose they are, and why they are there."""
     return values.select(
-        F.lit(batch.mark.pipeline).alias("pipeline"),
+        F.lit(batch.scope.pipeline).alias("pipeline"),
         F.lit(table[0]).alias("schema"),
         F.lit(table[1]).alias("table"),
         *("column", "key", "lsn", "seq", "text"),

@@ -21,7 +21,7 @@ from pgtide.pipeline.parallel import Failure, Writers
 from pgtide.pipeline.parking import refuse
 from pgtide.pipeline.steps import TableWork
 from pgtide.rules import TableRules
-from pgtide.sinks import Mark
+from pgtide.sinks import Scope
 from pgtide.sinks.chunks import Chunk, LineMaker, ordered_chunks
 from pgtide.sinks.events import all_events
 from pgtide.spark.failures import as_pgtide_error
@@ -78,7 +78,7 @@ class StdoutSink:
         if not printed:
             raise TargetClosed("nobody reads standard output any more")
 
-    def reached(self, mark: Mark, table: TableRules | None = None) -> None:
+    def reached(self, scope: Scope, table: TableRules | None = None) -> None:
         """Nobody knows what was read."""
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from pgtide.pipeline.batch import Batch
 from pgtide.pipeline.parallel import Failure, Writers
 from pgtide.pipeline.steps import TableWork
 from pgtide.rules import TableRules
-from pgtide.sinks import Mark
+from pgtide.sinks import Scope
 from pgtide.sinks.delta.history import HistoryTable
 from pgtide.sinks.delta.lake_table import LakeTable
 from pgtide.sinks.delta.mirror_table import MirrorTable
@@ -63,7 +63,7 @@ class DeltaSink:
         failed = [*refused, *unseen]
         return [*failed, *self._writers.run(_without(batch.work, failed), apply)]
 
-    def reached(self, mark: Mark, table: TableRules | None = None) -> None:
+    def reached(self, scope: Scope, table: TableRules | None = None) -> None:
         """Tables and rows tell what they have."""
 
     def close(self) -> None:

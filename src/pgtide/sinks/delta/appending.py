@@ -40,7 +40,7 @@ def append(
     """
     table = target.open()
     assert table is not None, "it was made ready"
-    if id is not None and target.written(id.app_id, id.version):
+    if id is not None and target.written(id):
         return
     if not features(table) <= SHARED_FEATURES:
         writer = rows.write.format("delta").mode("append")
@@ -58,6 +58,18 @@ def append(
     if files or id is not None:
         _commit(target, table, files, id, marks)
     staged.discard("_delta_log")
+
+
+def note(target: Target, id: Transaction) -> None:
+    """Commit an id alone, unless the table has it."""
+    table = target.open()
+    assert table is not None, "it was made ready"
+    if target.written(id):
+        return
+    if features(table) <= SHARED_FEATURES:
+        _commit(target, table, (), id, ())
+    else:
+        append(target, target.frame().limit(0), id)
 
 
 class _Staged:
@@ -144,7 +156,7 @@ def _commit(
             commit_properties=CommitProperties(app_transactions=ids or None),
         )
     except (DeltaError, OSError) as exc:
-        if id is not None and target.written(id.app_id, id.version):
+        if id is not None and target.written(id):
             return  # only what follows a commit failed, such as the checkpoint
         raise TargetUnavailable(
             "a table of the lake did not take a commit",

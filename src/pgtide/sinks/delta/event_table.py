@@ -7,7 +7,7 @@ batch keep apart for their sake is written together.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
@@ -46,12 +46,12 @@ class EventTable(LakeTable):
     def _typed(self, step: Rows, events: DataFrame) -> tuple[DataFrame, list[str]]:
         """What is written with its type: rows of the log, and columns of the source."""
 
-    def _rows(self, step: Rows, number: int) -> None:
+    def _rows(self, step: Rows, later: Sequence[Step]) -> None:
         target = self._ready(step, self._columns(step))
         if target is None:
             self._batch.skip_write(step.table)
             return
-        for portion, events in writes(self._batch, target, step, self._work.steps[number + 1 :]):
+        for portion, events in writes(self._batch, target, step, later):
             rows, columns = self._typed(step, events)
             self._quarantine.keep(step.table, rows, self._reader(step), columns)
             portion.append(target, self._frame(portion.step, events))
@@ -59,13 +59,13 @@ class EventTable(LakeTable):
     def _reader(self, step: Rows | Reshaped) -> CellReader:
         return CellReader.of(step.layout, self._batch.settings)
 
-    def _truncated(self, step: Truncated, number: int) -> None:
+    def _truncated(self, step: Truncated) -> None:
         raise AssertionError("a TRUNCATE is among the rows")
 
     def _swept(self, step: Swept) -> None:
         raise AssertionError("a sweep is no event")
 
-    def _reshaped(self, step: Reshaped, number: int) -> None:
+    def _reshaped(self, step: Reshaped) -> None:
         self._ready(step, self._columns(step))
 
     def _joined(self, steps: Iterable[Step]) -> list[Step]:

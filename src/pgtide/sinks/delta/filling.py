@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 
-from deltalake import Transaction
 from pyspark.sql import Column
 
 from pgtide.sinks.added_columns import AddedColumns
@@ -15,13 +13,9 @@ from pgtide.spark.sql_text import quoted
 
 
 def fill_columns(
-    target: Target,
-    rows: Column,
-    added: AddedColumns,
-    columns: Sequence[TargetColumn],
-    id: Transaction | None,
+    target: Target, rows: Column, added: AddedColumns, columns: Sequence[TargetColumn]
 ) -> None:
-    """Give rows the known values of columns that were added; in a write with an id, if any.
+    """Give rows the known values of columns that were added.
 
     A merge with one row, because an update takes no values from elsewhere: literals would have
     to come by way of Python, which does not know all of their types.
@@ -44,5 +38,4 @@ def fill_columns(
     if not wanted:
         return
     merge = target.table().alias("old").merge(found.alias("new"), rows)
-    with nullcontext() if id is None else target.idempotent(id.app_id, id.version):
-        merge.whenMatchedUpdate(set=wanted).execute()
+    merge.whenMatchedUpdate(set=wanted).execute()

@@ -88,7 +88,7 @@ def _merge(target: Target, plan: MirrorPlan, portion: Portion, net: DataFrame) -
     wanted = rows.filter(F.col(COUNT) > 0).union(left.filter(F.col(COUNT) > 0))
     written = wanted.withColumn(COUNT, F.explode(F.sequence(F.lit(1), F.col(COUNT).cast("int"))))
     source = removed.union(written.select(*map(quoted, names), F.lit(False).alias(GONE)))
-    with target.idempotent(portion.app_id, portion.version):
+    with target.idempotent(portion.id):
         (
             target.table()
             .alias("t")

@@ -8,10 +8,9 @@ on it has the columns that it has: a step from before that was applied when they
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, TypeAlias
 
-from deltalake import Transaction
 from pyspark.sql import Column, SparkSession
 
 from pgtide.config.sinks import DeltaSettings
@@ -28,7 +27,6 @@ from pgtide.pipeline.steps import (
     Truncated,
     position_of,
 )
-from pgtide.pipeline.voiding import Numbered
 from pgtide.position import Position
 from pgtide.shape import Shape
 from pgtide.sinks.added_columns import AddedColumns
@@ -81,24 +79,25 @@ class LakeTable(ABC):
     def apply(self, places: Mapping[int, TableName]) -> None:
         """Apply the steps in order; those that were applied before are passed over."""
         self._lake.know(places)
-        for number, step in self._numbered():
-            self._step(step, number)
+        steps = self._to_do()
+        for number, step in enumerate(steps):
+            self._step(step, steps[number + 1 :])
 
-    def _numbered(self) -> list[Numbered]:
-        """The steps to do; the same ones have the same numbers, in whatever way they are done."""
-        return [*enumerate(self._work.steps)]
+    def _to_do(self) -> Sequence[Step]:
+        """The steps that matter."""
+        return self._work.steps
 
-    def _step(self, step: Step, number: int) -> None:
+    def _step(self, step: Step, later: Sequence[Step]) -> None:
         match step:
             case Rows():
-                self._rows(step, number)
+                self._rows(step, later)
             case Truncated():
-                self._truncated(step, number)
+                self._truncated(step)
             case Swept():
                 if self._may_sweep(step):
                     self._swept(step)
             case Reshaped():
-                self._reshaped(step, number)
+                self._reshaped(step)
             case Renamed():
                 self._lake.rename(step.relation, self._name(step.to), step.at)
             case Dropped():
@@ -106,19 +105,19 @@ class LakeTable(ABC):
                     self._lake.drop(self._name(step.table), step.at)
 
     @abstractmethod
-    def _rows(self, step: Rows, number: int) -> None:
-        """Write the rows of a step."""
+    def _rows(self, step: Rows, later: Sequence[Step]) -> None:
+        """Write the rows of a step that others follow."""
 
     @abstractmethod
-    def _truncated(self, step: Truncated, number: int) -> None:
-        """Follow a TRUNCATE."""
+    def _truncated(self, step: Truncated) -> None:
+        """Follow a TRUNCATE; done again, at any time, it finds nothing."""
 
     @abstractmethod
     def _swept(self, step: Swept) -> None:
         """Remove what is gone at the source; done again, at any time, it finds nothing."""
 
     @abstractmethod
-    def _reshaped(self, step: Reshaped, number: int) -> None:
+    def _reshaped(self, step: Reshaped) -> None:
         """Follow a change of the columns."""
 
     def _holding(self, step: Truncated) -> Target | None:
@@ -131,9 +130,7 @@ class LakeTable(ABC):
             return None
         return target
 
-    def _fill(
-        self, target: Target, plan: Plan, step: Reshaped, rows: Column, id: Transaction | None
-    ) -> None:
+    def _fill(self, target: Target, plan: Plan, step: Reshaped, rows: Column) -> None:
         """Give these rows, from before a command, what it gave them in the columns it added."""
         added = AddedColumns(target.spark, step, plan.rules, plan.reader)
         if not shaped_by(target, step) or target.frame().filter(rows).isEmpty():
@@ -142,7 +139,7 @@ class LakeTable(ABC):
             self._batch.read_again(plan.layout, step.at)
         if plan.reader.policy == "null":
             self._quarantine.add(step.table, added.lost(), TYPE)
-        fill_columns(target, rows, added, plan.columns(), id)
+        fill_columns(target, rows, added, plan.columns())
 
     def _may_sweep(self, step: Swept) -> bool:
         """Whether there is a table, and the route lets rows be read and deleted.
@@ -179,7 +176,7 @@ class LakeTable(ABC):
         if fits:
             if self.merges:
                 shapes = self._batch.shapes.values()
-                refuse_other_keys(self._batch.mark.pipeline, target, columns, step.layout, shapes)
+                refuse_other_keys(self._batch.scope.pipeline, target, columns, step.layout, shapes)
             # First the mark: what is left undone after a crash is done when the step comes again.
             target.set_properties({SHAPED_AT_PROPERTY: str(at)})
             drop = self._settings.dropped_columns == "drop" and not self.keeps_past

@@ -66,24 +66,20 @@ class Merge:
         return names_fit and not any(isinstance(kind, _KEYS_FOR_SPARK) for kind in kinds)
 
 
-def fill(
-    target: Target, merge: Merge, app_id: str, version: int, marks: Sequence[Transaction]
-) -> None:
+def fill(target: Target, merge: Merge, id: Transaction, marks: Sequence[Transaction]) -> None:
     """Write into a table that has no rows with these keys."""
     rows = merge.rows.filter(f"NOT {GONE} AND NOT {PATCH}").select(
         *[quoted(name) for name in merge.columns]
     )
-    append(target, rows, Transaction(app_id, version), marks)
+    append(target, rows, id, marks)
 
 
-def merge(
-    target: Target, table: DeltaTable, merge: Merge, count: int, app_id: str, version: int
-) -> None:
+def merge(target: Target, table: DeltaTable, merge: Merge, count: int, id: Transaction) -> None:
     """Write into a table that has rows."""
     if count <= SMALL_BATCH_ROWS and is_small(table) and merge.suits_driver():
-        merge_by_driver(table, merge, app_id, version)
+        merge_by_driver(table, merge, id)
     else:
-        merge_by_spark(target, merge, app_id, version)
+        merge_by_spark(target, merge, id)
 
 
 def is_small(table: DeltaTable) -> bool:
@@ -93,10 +89,10 @@ def is_small(table: DeltaTable) -> bool:
     return features(table) <= SHARED_FEATURES and total <= SMALL_TABLE_BYTES
 
 
-def merge_by_spark(target: Target, merge: Merge, app_id: str, version: int) -> None:
+def merge_by_spark(target: Target, merge: Merge, id: Transaction) -> None:
     """MERGE as a Spark job."""
     clauses = _Clauses(merge, quoted)
-    with target.idempotent(app_id, version):
+    with target.idempotent(id):
         (
             target.table()
             .alias("t")
@@ -108,13 +104,13 @@ def merge_by_spark(target: Target, merge: Merge, app_id: str, version: int) -> N
         )
 
 
-def merge_by_driver(table: DeltaTable, merge: Merge, app_id: str, version: int) -> None:
+def merge_by_driver(table: DeltaTable, merge: Merge, id: Transaction) -> None:
     """The same by delta-rs."""
     rows = _in_utc(merge.rows.drop(ORIGIN).toArrow())
     if rows.num_rows == 0:
         return
     clauses = _Clauses(merge, str)
-    properties = CommitProperties(app_transactions=[Transaction(app_id, version)])
+    properties = CommitProperties(app_transactions=[id])
     merger = table.merge(
         rows,
         clauses.on,

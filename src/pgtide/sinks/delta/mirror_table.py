@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from deltalake import Transaction
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pgtide.errors import Unrepresentable
-from pgtide.pipeline.steps import Reshaped, Rows, Swept, Truncated
-from pgtide.pipeline.voiding import Numbered, what_counts
+from pgtide.pipeline.steps import Reshaped, Rows, Step, Swept, Truncated
+from pgtide.pipeline.voiding import what_counts
 from pgtide.position import Position
 from pgtide.sinks.delta.columns import DELETED, LSN, RELATION, SEQ, earlier
 from pgtide.sinks.delta.keyless import write_keyless
@@ -20,7 +19,7 @@ from pgtide.sinks.delta.lake_table import LakeTable
 from pgtide.sinks.delta.merging import Merge, fill, merge
 from pgtide.sinks.delta.mirror import OWN, MirrorPlan
 from pgtide.sinks.delta.quarantine import NOT_SENT
-from pgtide.sinks.delta.reached import REACHED, writes
+from pgtide.sinks.delta.reached import Portion, has_reached, note_reached_before, writes
 from pgtide.sinks.delta.snapshot_rows import snapshot_marks
 from pgtide.sinks.delta.sweeping import Sweeping, names_now
 from pgtide.sinks.delta.target import Target
@@ -52,10 +51,10 @@ class MirrorTable(LakeTable):
             relations=members,
         )
 
-    def _numbered(self) -> list[Numbered]:
+    def _to_do(self) -> Sequence[Step]:
         return what_counts(self._work.steps, lambda step: not self._keeps_rows(step))
 
-    def _rows(self, step: Rows, number: int) -> None:
+    def _rows(self, step: Rows, later: Sequence[Step]) -> None:
         plan = self._plan(step.table, step.layout)
         target = self._ready(step, plan.columns())
         if target is None:
@@ -64,17 +63,16 @@ class MirrorTable(LakeTable):
         self._show(step.table, target, plan)
         if not step.shapes:
             return
-        if not plan.layout.keys:
-            self._keyless(target, plan, step, number)
-            return
-        app_id, version = self._batch.mark.app_id(number), self._batch.mark.number
-        # A table that had no key for a time has all up to there: what that deleted stays away.
-        if target.written(app_id, version) or target.transaction(REACHED) >= step.high.lsn:
-            self._batch.skip_write(step.table)
-            return
-        table = target.open()
+        for portion, events in writes(self._batch, target, step, later):
+            if plan.layout.keys:
+                self._keyed(target, plan, portion, events)
+            else:
+                self._quarantine.keep(step.table, events, plan.reader)
+                write_keyless(target, plan, portion, events)
+
+    def _keyed(self, target: Target, plan: MirrorPlan, portion: Portion, events: DataFrame) -> None:
+        table, step = target.open(), portion.step
         assert table is not None, "it was made ready"
-        events = self._batch.rows(step)
         state = plan.state(events, step.traits)
         if plan.reader.policy == "null":
             # Without its key a row has no place here; the quarantine has it.
@@ -87,9 +85,9 @@ class MirrorTable(LakeTable):
         with self._completed(target, job, step) as job:
             marks = snapshot_marks(self._batch, target, step)
             if marks is not None:
-                fill(target, job, app_id, version, marks)
+                fill(target, job, portion.id, marks)
             else:
-                merge(target, table, job, step.count, app_id, version)
+                merge(target, table, job, step.count, portion.id)
 
     @contextmanager
     def _completed(self, target: Target, job: Merge, step: Rows) -> Iterator[Merge]:
@@ -143,29 +141,22 @@ class MirrorTable(LakeTable):
             view = View(target, self._settings.views, "_".join(self._name(table)))
             view.show(columns, hide_deleted=self._settings.soft_delete)
 
-    def _keyless(self, target: Target, plan: MirrorPlan, step: Rows, number: int) -> None:
-        later = self._work.steps[number + 1 :]
-        for portion, events in writes(self._batch, target, step, later):
-            self._quarantine.keep(step.table, events, plan.reader)
-            write_keyless(target, plan, portion, events)
-
-    def _truncated(self, step: Truncated, number: int) -> None:
+    def _truncated(self, step: Truncated) -> None:
         target = self._holding(step)
-        app_id, version = self._batch.mark.app_id(number), self._batch.mark.number
         if target is None:
             return
-        if target.written(app_id, version):
+        if has_reached(target, step.at):
             self._batch.skip_write(step.table)
             return
         before = earlier(step.at)
         rows = before & (F.col(RELATION) == step.partition) if step.partition else before
-        with target.idempotent(app_id, version):
-            table = target.table()
-            if self._keeps_rows(step):
-                changed = {LSN: F.lit(int(step.at.lsn)), SEQ: F.lit(step.at.seq)}
-                table.update(rows, {DELETED: F.lit(True), **changed})
-            else:
-                table.delete(rows)
+        if self._keeps_rows(step):
+            changed = {LSN: F.lit(int(step.at.lsn)), SEQ: F.lit(step.at.seq)}
+            target.table().update(rows, {DELETED: F.lit(True), **changed})
+        else:
+            target.table().delete(rows)
+            # What it made void was not written: nobody else would say that it is done.
+            note_reached_before(target, step.at)
 
     def _keeps_rows(self, step: Truncated) -> bool:
         """Whether the rows stay, marked as deleted."""
@@ -191,16 +182,12 @@ class MirrorTable(LakeTable):
         else:
             sweeping.delete()
 
-    def _reshaped(self, step: Reshaped, number: int) -> None:
+    def _reshaped(self, step: Reshaped) -> None:
         plan = self._plan(step.table, step.layout)
         target = self._ready(step, plan.columns())
-        app_id, version = self._batch.mark.app_id(number), self._batch.mark.number
-        if target is None or not step.defaults:
+        if target is None or not step.defaults or has_reached(target, step.at):
             return
-        if target.written(app_id, version):
-            self._batch.skip_write(step.table)
-            return
-        self._fill(target, plan, step, earlier(step.at), Transaction(app_id, version))
+        self._fill(target, plan, step, earlier(step.at))
 
 
 def _marked(sweep: Sweep) -> dict[str, Column]:

@@ -14,14 +14,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from deltalake import Transaction
+from deltalake import DeltaTable, Transaction
 from pyspark.sql import DataFrame
 
 from pgtide.pipeline.batch import Batch
 from pgtide.pipeline.steps import Rows, Step, Swept, position_of
 from pgtide.position import Lsn, Position
-from pgtide.sinks.delta.appending import append
-from pgtide.sinks.delta.target import PARTLY_PROPERTY, Target
+from pgtide.sinks.delta.appending import append, note
+from pgtide.sinks.delta.target import PARTLY_PROPERTY, Target, transaction_of
 
 REACHED = "pgtide/reached"
 _END = (1 << 63) - 1  # behind every seq
@@ -32,8 +32,7 @@ class Portion:
     """Rows that are written at once, and the id that says that they are there."""
 
     step: Rows
-    app_id: str
-    version: int
+    id: Transaction
     partial: bool  # the rest of a transaction is to follow
 
     def announce(self, target: Target) -> None:
@@ -43,7 +42,17 @@ class Portion:
 
     def append(self, target: Target, rows: DataFrame, marks: Sequence[Transaction] = ()) -> None:
         """Write rows of the table."""
-        append(target, rows, Transaction(self.app_id, self.version), marks)
+        append(target, rows, self.id, marks)
+
+
+def has_reached(target: Target, at: Position) -> bool:
+    """Whether the table has all of the transaction of a position."""
+    return target.transaction(REACHED) >= at.lsn
+
+
+def note_reached_before(target: Target, at: Position) -> None:
+    """Have a table say that it has all that was committed before the transaction of a position."""
+    note(target, Transaction(REACHED, int(at.lsn) - 1))
 
 
 def writes(
@@ -66,24 +75,21 @@ def pending(target: Target, step: Rows, *, cut: bool) -> Iterator[Portion | None
 
     ``cut``: the step ends inside a transaction, or may do so.
     """
+    table = target.open()
+    assert table is not None, "it was made ready"
+    first = _first_missing(table)
     for portion in _portions(step) if cut else [_upto(step)]:
-        yield _left(target, portion)
+        low = max(portion.step.low, first)
+        rows = replace(portion.step, low=low)
+        yield replace(portion, step=rows) if low <= rows.high else None
 
 
-def _left(target: Target, portion: Portion) -> Portion | None:
-    """What the table does not have of a portion; None: it has all of it."""
-    reached, rows = target.transaction(REACHED), portion.step
-    if rows.high.lsn <= reached or target.written(portion.app_id, portion.version):
-        return None
-    low = max(rows.low, Position(Lsn(reached + 1)), _after_part(target, reached))
-    return replace(portion, step=replace(rows, low=low)) if low <= rows.high else None
-
-
-def _after_part(target: Target, reached: int) -> Position:
-    """Where the rest begins of a transaction that the table has a part of."""
-    partly = Lsn.parse(target.properties().get(PARTLY_PROPERTY, "0/0"))
-    seq = target.transaction(_part_id(partly)) if partly > reached else -1
-    return Position(partly, seq + 1) if seq >= 0 else Position(Lsn(0))
+def _first_missing(table: DeltaTable) -> Position:
+    """Where what a table does not have begins, be it inside a transaction."""
+    reached = transaction_of(table, REACHED)
+    partly = Lsn.parse(table.metadata().configuration.get(PARTLY_PROPERTY, "0/0"))
+    seq = transaction_of(table, _part_id(partly)) if partly > reached else -1
+    return Position(partly, seq + 1) if seq >= 0 else Position(Lsn(reached + 1))
 
 
 def _part_id(lsn: Lsn) -> str:
@@ -109,9 +115,9 @@ def _portions(step: Rows) -> list[Portion]:
         portions.append(_upto(replace(step, high=Position(Lsn(end - 1), _END))))
     if step.high.seq >= 0:
         rows = replace(step, low=max(step.low, Position(end)))
-        portions.append(Portion(rows, _part_id(end), step.high.seq, partial=True))
+        portions.append(Portion(rows, Transaction(_part_id(end), step.high.seq), partial=True))
     return portions
 
 
 def _upto(step: Rows) -> Portion:
-    return Portion(step, REACHED, int(step.high.lsn), partial=False)
+    return Portion(step, Transaction(REACHED, int(step.high.lsn)), partial=False)

@@ -5,18 +5,19 @@ New versions and the end of those before them are one MERGE: there is nothing be
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from pgtide.pipeline.steps import Reshaped, Rows, Swept, Truncated
+from pgtide.pipeline.steps import Reshaped, Rows, Step, Swept, Truncated
 from pgtide.position import Position
 from pgtide.sinks.delta.columns import LSN, RELATION, SEQ, earlier
 from pgtide.sinks.delta.lake_table import LakeTable
 from pgtide.sinks.delta.mirror import newer
-from pgtide.sinks.delta.reached import REACHED, Portion, writes
+from pgtide.sinks.delta.reached import Portion, has_reached, writes
 from pgtide.sinks.delta.snapshot_rows import snapshot_marks
 from pgtide.sinks.delta.sweeping import Sweeping, names_now
 from pgtide.sinks.delta.target import Target
@@ -53,14 +54,14 @@ class VersionsTable(LakeTable):
             relations={shape.id: shape.oid for shape in shapes if shape.root_oid == root},
         )
 
-    def _rows(self, step: Rows, number: int) -> None:
+    def _rows(self, step: Rows, later: Sequence[Step]) -> None:
         plan = self._plan(step)
         plan.keys()  # refuses what cannot be
         target = self._ready(step, plan.columns())
         if target is None:
             self._batch.skip_write(step.table)
             return
-        for portion, events in writes(self._batch, target, step, self._work.steps[number + 1 :]):
+        for portion, events in writes(self._batch, target, step, later):
             self._quarantine.keep(step.table, events, plan.reader)
             self._write(target, plan, portion, events)
 
@@ -104,7 +105,7 @@ class VersionsTable(LakeTable):
         changed = {name: f"s.{name}" for name in (VALID_TO, IS_CURRENT, END_LSN, END_SEQ)}
         changed |= {name: f"coalesce(s.{name}, t.{name})" for name in (SEEN_LSN, SEEN_SEQ)}
         names = [name for name in changes.columns if name != CLOSES]
-        with target.idempotent(portion.app_id, portion.version):
+        with target.idempotent(portion.id):
             (
                 target.table()
                 .alias("t")
@@ -136,12 +137,12 @@ class VersionsTable(LakeTable):
             lambda sweep: seen(sweep.older_than) & (F.col(IS_CURRENT) | _ended_behind(sweep.at)),
         ).update(_ended)
 
-    def _truncated(self, step: Truncated, number: int) -> None:
-        """End all current versions; done again, it finds none."""
+    def _truncated(self, step: Truncated) -> None:
+        """End all current versions."""
         target = self._holding(step)
         if target is None:
             return
-        if target.transaction(REACHED) >= step.at.lsn:
+        if has_reached(target, step.at):
             self._batch.skip_write(step.table)
             return
         rows = F.col(IS_CURRENT) & earlier(step.at)
@@ -160,13 +161,13 @@ class VersionsTable(LakeTable):
         found = self._batch.frame.filter(at).select("committed_at").head()
         return found["committed_at"] if found else None
 
-    def _reshaped(self, step: Reshaped, number: int) -> None:
+    def _reshaped(self, step: Reshaped) -> None:
         """A column that was added with a default has it in the current versions."""
         plan = self._plan(step)
         target = self._ready(step, plan.columns())
-        if target is None or not step.defaults or target.transaction(REACHED) >= step.at.lsn:
+        if target is None or not step.defaults or has_reached(target, step.at):
             return
-        self._fill(target, plan, step, F.col(IS_CURRENT) & earlier(step.at), None)
+        self._fill(target, plan, step, F.col(IS_CURRENT) & earlier(step.at))
 
 
 def _seen_before(at: Position) -> Column:

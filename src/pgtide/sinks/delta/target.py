@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from delta.tables import DeltaTable as SparkDeltaTable
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Transaction
 from deltalake.exceptions import TableNotFoundError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -72,15 +72,14 @@ class Target:
     def exists(self) -> bool:
         return self.open() is not None
 
-    def written(self, app_id: str, version: int) -> bool:
+    def written(self, id: Transaction) -> bool:
         """Whether a write with this id is there already."""
-        return self.transaction(app_id) >= version
+        return self.transaction(id.app_id) >= id.version
 
     def transaction(self, app_id: str) -> int:
         """The version of the newest write with this id, -1 if there is none."""
         table = self.open()
-        version = table.transaction_version(app_id) if table is not None else None
-        return -1 if version is None else version
+        return -1 if table is None else transaction_of(table, app_id)
 
     def frame(self) -> DataFrame:
         """The rows."""
@@ -156,16 +155,22 @@ class Target:
             self.spark.sql(f"ALTER TABLE {self.sql} SET TBLPROPERTIES ({items})")
 
     @contextmanager
-    def idempotent(self, app_id: str, version: int) -> Iterator[None]:
+    def idempotent(self, id: Transaction) -> Iterator[None]:
         """Spark's writes in here carry this id, and are passed over if it is there already."""
         names = (f"{_TXN}.txnAppId", f"{_TXN}.txnVersion")
-        for name, value in zip(names, (app_id, str(version)), strict=True):
+        for name, value in zip(names, (id.app_id, str(id.version)), strict=True):
             self.spark.conf.set(name, value)
         try:
             yield
         finally:
             for name in names:
                 self.spark.conf.unset(name)
+
+
+def transaction_of(table: DeltaTable, app_id: str) -> int:
+    """The version of the newest write with an id that a table has, -1 if there is none."""
+    version = table.transaction_version(app_id)
+    return -1 if version is None else version
 
 
 def features(table: DeltaTable) -> set[str]:

@@ -95,7 +95,7 @@ class Applier:
         for stage, table, counts in mine:
             target = tables.get(table.rules.target)
             if target is None:
-                raise missing_table(table.rules.target, self.batch.mark.pipeline)
+                raise missing_table(table.rules.target, self.batch.scope.pipeline)
             self._quieten(target)
             chosen = self.chosen.of(stage, segment)
             statements = Statements(stage, target, bool(table.traits.unsent), chosen)

@@ -80,10 +80,10 @@ class Commands:
             return
         tag = str(mark.payload.get("tag") or "DDL")
         logger.info("%s at %s is left out: %s", tag, mark.at, reason)
-        note_left_out(connection, self.batch.mark.pipeline, mark.at, tag, reason)
+        note_left_out(connection, self.batch.scope.pipeline, mark.at, tag, reason)
 
     def _place(self, at: Position) -> Place:
-        return Place(self.batch.mark.pipeline, at)
+        return Place(self.batch.scope.pipeline, at)
 
     @property
     def _marks(self) -> list[Mark]:

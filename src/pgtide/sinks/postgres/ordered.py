@@ -120,7 +120,7 @@ class OrderedApplier(Applier):
             cascaded=one.table.oid in cascades.children,
             follows=one.table.oid in cascades.followers,
         )
-        pipeline = sql.Literal(self.batch.mark.pipeline).as_string(None)
+        pipeline = sql.Literal(self.batch.scope.pipeline).as_string(None)
         body = statements.body(pipeline, self.settings.on_conflict, lenient=one.lenient)
         return f"        WHEN {one.statements.stage.number} THEN\n{body}"
 

@@ -29,7 +29,7 @@ def refuse_rows(connection: SqlConnection, batch: Batch, scope: str) -> None:
         shown = quoted_name(name)
         raise TargetError(
             f"{'.'.join(name)} is selected later, and has rows at the target",
-            detail=f"What the log has of it would meet rows that pipeline {batch.mark.pipeline} "
+            detail=f"What the log has of it would meet rows that pipeline {batch.scope.pipeline} "
             "did not note where they are from.",
             hint=f"Run at the target: DROP TABLE {shown}, if the log has its CREATE TABLE, "
             f"otherwise TRUNCATE {shown}; then: pgtide run. Or take it out of the pipeline's "

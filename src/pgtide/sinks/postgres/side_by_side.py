@@ -44,7 +44,7 @@ class SideBySide:
 
     def _one(self, unit: Unit, name: str, scope: str) -> None:
         own = table_scope(scope, name)
-        pipeline = unit.batch.mark.pipeline
+        pipeline = unit.batch.scope.pipeline
         batch = replace(unit.batch, only=unit.parts[name])
         with closing(connect_target(self.settings.url.reveal())) as connection:
             reached = read_progress(connection, own)

@@ -25,7 +25,7 @@ from pgtide.pipeline.reading import LogFrames
 from pgtide.position import Lsn, Position
 from pgtide.postgres.connection import SqlConnection
 from pgtide.rules import TableRules
-from pgtide.sinks import Mark
+from pgtide.sinks import Scope
 from pgtide.sinks.postgres.bookkeeping import prepare, read_progress, table_scope, tables_ahead
 from pgtide.sinks.postgres.commands import Commands, read_left_out
 from pgtide.sinks.postgres.failures import TableRefused, target_error
@@ -83,17 +83,16 @@ class PostgresSink:
                 return Failure(work, refused.error, self._from)
         return None
 
-    def reached(self, mark: Mark, table: TableRules | None = None) -> Position:
+    def reached(self, scope: Scope, table: TableRules | None = None) -> Position:
         """What the target's progress says; tables that are written apart have one of their own."""
-        scope = _scope(mark)
         try:
             connection = self._open()
             if table is None:
-                return read_progress(connection, scope)
+                return read_progress(connection, scope.name)
             if not read_tables(connection, [table.target]):
                 return Position(Lsn(0))
-            own = table_scope(scope, ".".join(table.source))
-            return max(read_progress(connection, scope), read_progress(connection, own))
+            own = table_scope(scope.name, ".".join(table.source))
+            return max(read_progress(connection, scope.name), read_progress(connection, own))
         except psycopg.Error as error:
             self.close()
             raise target_error(error, "the target is asked how far it is") from error
@@ -107,7 +106,7 @@ class PostgresSink:
 
     def _write(self, batch: Batch) -> None:
         connection = self._open()
-        scope = _scope(batch.mark)
+        scope = batch.scope.name
         if scope not in self._reached:
             self._reached[scope] = read_progress(connection, scope)
         if batch.from_start and self._reached[scope] == Position(Lsn(0)):
@@ -117,7 +116,7 @@ class PostgresSink:
             return
         left_out: frozenset[Position] = frozenset()
         if any(mark.op == "ddl" for mark in wanted.census.marks):
-            left_out = read_left_out(connection, batch.mark.pipeline)
+            left_out = read_left_out(connection, batch.scope.pipeline)
         commands = Commands(self._settings, wanted, left_out)
         for unit in units_of(wanted, commands, self._ahead(wanted, scope)):
             self._from = unit.batch.census.low
@@ -149,7 +148,7 @@ class PostgresSink:
         connection = self._open()
         names = [".".join(table) for work in batch.work for table in work.tables]
         return tables_ahead(connection, scope) | ranges_ahead(
-            connection, batch.mark.pipeline, names
+            connection, batch.scope.pipeline, names
         )
 
     def _open(self) -> SqlConnection:
@@ -185,13 +184,6 @@ class PostgresSink:
             return batch
         census = take_census(frame)
         return None if census.high is None else replace(batch, frame=frame, census=census)
-
-
-def _scope(mark: Mark) -> str:
-    """Whose progress a batch is: the pipeline's, or of tables that catch up with it."""
-    if mark.catches_up:
-        return f"{mark.pipeline}/{mark.incarnation}/{mark.phase}"
-    return mark.pipeline
 
 
 def _ends(batch: Batch) -> bool:

@@ -136,7 +136,7 @@ class TargetTransaction:
 
     @property
     def _pipeline(self) -> str:
-        return self._batch.mark.pipeline
+        return self._batch.scope.pipeline
 
     def _load(self) -> list[TableRows]:
         """Bring rows of a snapshot into tables that had none; the tables that this was done for."""
