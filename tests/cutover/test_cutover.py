@@ -16,7 +16,8 @@ from pgtide.config.connection_string import ConnectionString
 from pgtide.cutover.cutting_over import Cutover, Outcome, Settings, document
 from pgtide.log.storage import Storage
 from pgtide.pipeline.lease import Lease
-from pgtide.pipeline.state import Parked, StateFile, now
+from pgtide.pipeline.state import Parked, now
+from pgtide.pipeline.state_file import StateFile
 from pgtide.position import Lsn, Position
 from pgtide.postgres.verdict import Check
 from tests.cutover.writers import commit_once_read_only

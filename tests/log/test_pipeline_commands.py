@@ -20,7 +20,8 @@ from pgtide.errors import PipelineError, TargetError, TargetUnavailable
 from pgtide.log.readers import list_readers
 from pgtide.pipeline.lease import Lease
 from pgtide.pipeline.parking import register
-from pgtide.pipeline.state import Parked, State, StateFile
+from pgtide.pipeline.state import Parked, State
+from pgtide.pipeline.state_file import StateFile
 from pgtide.pipeline.supervisor import Supervisor
 from pgtide.position import Lsn, Position
 

@@ -17,7 +17,8 @@ from pgtide.log.storage import Storage
 from pgtide.log.writer import LogWriter
 from pgtide.pipeline import delivery
 from pgtide.pipeline.running import PipelineRun
-from pgtide.pipeline.state import State, StateFile
+from pgtide.pipeline.state import State
+from pgtide.pipeline.state_file import StateFile
 from pgtide.position import Lsn, Position
 from tests.fixtures.capture import Captured, MakeCaptured
 from tests.fixtures.databases import Database

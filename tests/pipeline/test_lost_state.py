@@ -17,7 +17,8 @@ from pgtide.log.storage import Storage
 from pgtide.pipeline import delivery
 from pgtide.pipeline.replaying import replay, target_tables
 from pgtide.pipeline.running import PipelineRun
-from pgtide.pipeline.state import Parked, Resuming, State, StateFile, now
+from pgtide.pipeline.state import Parked, Resuming, State, now
+from pgtide.pipeline.state_file import StateFile
 from pgtide.pipeline.steps import Rows
 from pgtide.position import Lsn, Position
 from pgtide.shape import Shape

@@ -21,7 +21,8 @@ from pgtide.pipeline import replaying
 from pgtide.pipeline.lease import Lease, holder_of
 from pgtide.pipeline.replaying import replay, start_of, target_tables
 from pgtide.pipeline.running import PipelineRun
-from pgtide.pipeline.state import Parked, Resuming, State, StateFile, now, pipeline_names
+from pgtide.pipeline.state import Parked, Resuming, State, now
+from pgtide.pipeline.state_file import StateFile, pipeline_names
 from pgtide.position import Lsn, Position
 from tests.fixtures.capture import Captured
 

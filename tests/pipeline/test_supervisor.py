@@ -19,7 +19,7 @@ from pgtide.log.storage import Storage
 from pgtide.pipeline import capture_process, delivery
 from pgtide.pipeline.capture_process import CaptureProcess
 from pgtide.pipeline.census import Census, take_census
-from pgtide.pipeline.state import StateFile
+from pgtide.pipeline.state_file import StateFile
 from pgtide.pipeline.supervisor import Supervisor
 from tests.fixtures.capture import Captured
 from tests.fixtures.waiting import wait_until

@@ -14,7 +14,8 @@ from pgtide.log import snapshot as snapshots
 from pgtide.log.readers import list_readers
 from pgtide.log.storage import Storage
 from pgtide.pipeline.running import PipelineRun
-from pgtide.pipeline.state import State, StateFile
+from pgtide.pipeline.state import State
+from pgtide.pipeline.state_file import StateFile
 from pgtide.position import Lsn
 from tests.fixtures.capture import Captured
 

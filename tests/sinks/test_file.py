@@ -25,7 +25,7 @@ from pgtide.log.schema import FILE_SCHEMA
 from pgtide.log.storage import Storage
 from pgtide.pipeline.replaying import replay
 from pgtide.pipeline.running import PipelineRun
-from pgtide.pipeline.state import StateFile
+from pgtide.pipeline.state_file import StateFile
 from pgtide.sinks.chunks import LineMaker
 from tests.fixtures.capture import Captured
 from tests.fixtures.history_rows import HistoryRows

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pgtide.errors import Unrepresentable
 from pgtide.log.refreshes import Refresh, RefreshStore, Standing
 from pgtide.log.storage import Storage
-from pgtide.pipeline.state import StateFile
+from pgtide.pipeline.state_file import StateFile
 from pgtide.position import Lsn, Position
 from tests.fixtures.capture import Captured, MakeCaptured
 from tests.fixtures.databases import Database

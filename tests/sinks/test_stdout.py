@@ -15,7 +15,7 @@ from pgtide.errors import PipelineError
 from pgtide.log.storage import Storage
 from pgtide.pipeline.batch import Batch
 from pgtide.pipeline.running import PipelineRun
-from pgtide.pipeline.state import StateFile
+from pgtide.pipeline.state_file import StateFile
 from pgtide.position import Lsn, Position
 from pgtide.sinks.chunks import Chunk
 from pgtide.sinks.stdout import StdoutSink

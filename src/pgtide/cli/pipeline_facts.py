@@ -17,7 +17,8 @@ from pgtide.log.snapshot import Snapshot
 from pgtide.log.storage import Storage
 from pgtide.pipeline.lag import lag_of
 from pgtide.pipeline.lease import holder_of
-from pgtide.pipeline.state import State, StateFile, pipeline_names
+from pgtide.pipeline.state import State
+from pgtide.pipeline.state_file import StateFile, pipeline_names
 from pgtide.sinks.postgres.failures import target_error
 from pgtide.sinks.postgres.reaching import connect_target
 from pgtide.sinks.postgres.tallies import read_tallies

@@ -39,7 +39,7 @@ def command(
     from pgtide.log.reader import Log
     from pgtide.log.storage import Storage
     from pgtide.pipeline.lease import holder_of
-    from pgtide.pipeline.state import StateFile
+    from pgtide.pipeline.state_file import StateFile
 
     Log(config.log.path, config.log.storage)  # says best what is wrong with the path
     storage = Storage(config.log.path, config.log.storage)

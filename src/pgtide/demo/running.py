@@ -25,7 +25,8 @@ from pgtide.errors import PgtideError
 from pgtide.log.reader import Log
 from pgtide.log.storage import Storage
 from pgtide.pipeline.lag import Lag, lag_of
-from pgtide.pipeline.state import State, StateFile, now
+from pgtide.pipeline.state import State, now
+from pgtide.pipeline.state_file import StateFile
 
 PIPELINES = ("lake", "audit")
 PATIENCE_S = 180.0  # for anything that has to happen at last, with Spark on a busy machine

@@ -23,7 +23,8 @@ from pgtide.pipeline.completion import Completion
 from pgtide.pipeline.parallel import Failure
 from pgtide.pipeline.reading import LogFrames
 from pgtide.pipeline.relation_histories import Told
-from pgtide.pipeline.state import Resuming, State, StateFile, now
+from pgtide.pipeline.state import Resuming, State, now
+from pgtide.pipeline.state_file import StateFile
 from pgtide.pipeline.withheld import withheld
 from pgtide.position import Lsn, Position
 from pgtide.shape import Shape

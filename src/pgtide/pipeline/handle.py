@@ -17,7 +17,7 @@ from pgtide.errors import ConfigError, TransientError
 from pgtide.log.reader import Log
 from pgtide.log.refreshes import Refresh, Standing
 from pgtide.log.storage import Storage
-from pgtide.pipeline.state import StateFile
+from pgtide.pipeline.state_file import StateFile
 from pgtide.snapshot.asking import ask, of_select, wait_for
 
 POLL_S = 0.2

@@ -16,7 +16,7 @@ from typing import Self
 
 from pgtide.errors import PipelineError
 from pgtide.log.storage import Storage, unavailable
-from pgtide.pipeline.state import PIPELINES
+from pgtide.pipeline.state_file import PIPELINES
 
 PATIENCE_S = 2.0  # somebody who only looks holds the lock for a moment
 _POLL_S = 0.05

@@ -20,7 +20,8 @@ from pgtide.log.storage import Storage
 from pgtide.pipeline.batch import Batch
 from pgtide.pipeline.parallel import Failure
 from pgtide.pipeline.reading import LogFrames, bounds_of
-from pgtide.pipeline.state import Parked, Request, Resuming, State, now
+from pgtide.pipeline.state import Parked, Resuming, State, now
+from pgtide.pipeline.state_file import Request
 from pgtide.position import Position
 from pgtide.shape import Shape
 from pgtide.spark.layout import Layout

@@ -25,7 +25,8 @@ from pgtide.log.storage import Storage
 from pgtide.pipeline.lease import Lease
 from pgtide.pipeline.parking import reader_name
 from pgtide.pipeline.running import PipelineRun
-from pgtide.pipeline.state import State, StateFile
+from pgtide.pipeline.state import State
+from pgtide.pipeline.state_file import StateFile
 from pgtide.position import Lsn, Position
 from pgtide.rules import compile_rules
 from pgtide.shape import Shape

@@ -29,7 +29,8 @@ from pgtide.pipeline import parking
 from pgtide.pipeline.delivery import Delivery
 from pgtide.pipeline.lease import Lease
 from pgtide.pipeline.reading import LogFrames, bounds_of
-from pgtide.pipeline.state import State, StateFile
+from pgtide.pipeline.state import State
+from pgtide.pipeline.state_file import StateFile
 from pgtide.pipeline.widening import Reselection
 from pgtide.position import Lsn, Position
 from pgtide.sinks import Sink

@@ -17,7 +17,8 @@ from pgtide.config.model import Pipeline
 from pgtide.config.patterns import TablePatterns
 from pgtide.errors import LogGap
 from pgtide.log.snapshot import Snapshot
-from pgtide.pipeline.state import Parked, State, StateFile, now
+from pgtide.pipeline.state import Parked, State, now
+from pgtide.pipeline.state_file import StateFile
 from pgtide.position import Lsn, Position
 from pgtide.rules import TableRules, compile_rules
 from pgtide.shape import Shape

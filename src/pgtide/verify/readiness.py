@@ -22,7 +22,8 @@ from pgtide.log.storage import Storage
 from pgtide.pipeline.lag import is_ahead
 from pgtide.pipeline.lease import holder_of
 from pgtide.pipeline.running import PipelineRun
-from pgtide.pipeline.state import State, StateFile
+from pgtide.pipeline.state import State
+from pgtide.pipeline.state_file import StateFile
 from pgtide.position import Lsn, Position
 from pgtide.postgres.connection import connect
 from pgtide.verify.moment import NAME, nudge

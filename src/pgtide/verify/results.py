@@ -12,7 +12,8 @@ from typing import Any
 
 from pgtide.errors import PgtideError, PipelineError
 from pgtide.log.storage import Storage
-from pgtide.pipeline.state import PIPELINES, now
+from pgtide.pipeline.state import now
+from pgtide.pipeline.state_file import PIPELINES
 from pgtide.verify.report import PipelineReport, TableReport
 
 KEYS = 10  # of a differing table that are kept

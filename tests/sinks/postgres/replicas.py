@@ -11,7 +11,8 @@ from pyspark.sql import SparkSession
 from pgtide.config import Config
 from pgtide.log.storage import Storage
 from pgtide.pipeline.running import PipelineRun
-from pgtide.pipeline.state import State, StateFile
+from pgtide.pipeline.state import State
+from pgtide.pipeline.state_file import StateFile
 from tests.fixtures.capture import Captured
 from tests.fixtures.databases import Database
 

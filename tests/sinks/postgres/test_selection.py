@@ -10,7 +10,7 @@ import pytest
 from pgtide.errors import LogGap, TargetError
 from pgtide.log import snapshot as snapshots
 from pgtide.log.storage import Storage
-from pgtide.pipeline.state import StateFile
+from pgtide.pipeline.state_file import StateFile
 from pgtide.position import Lsn
 from tests.sinks.postgres.replicas import PIPELINE, Replica
 
