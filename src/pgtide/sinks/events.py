@@ -30,6 +30,7 @@ from pgtide.spark.alignment import of_shapes
 from pgtide.spark.cells import CellReader
 from pgtide.spark.identity import with_identity
 from pgtide.spark.layout import Layout, TableName
+from pgtide.spark.positions import at_or_after
 
 COLUMNS = (
     *("lsn", "seq", "xid", "committed_at", "op", "schema", "table", "shape"),
@@ -50,10 +51,7 @@ class Events:
         """Those behind a position."""
         if position is None:
             return self
-        lsn, seq = F.col("lsn"), F.col("seq")
-        here = lsn == int(position.lsn)
-        later = (lsn > int(position.lsn)) | (here & (seq > position.seq))
-        return replace(self, frame=self.frame.filter(later))
+        return replace(self, frame=self.frame.filter(at_or_after(position.next)))
 
 
 @dataclass(frozen=True)

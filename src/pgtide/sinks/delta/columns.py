@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType
 
 from pgtide.position import Position
+from pgtide.spark.positions import before
 
 LSN = "_pgtide_lsn"
 SEQ = "_pgtide_seq"
@@ -54,5 +55,4 @@ def existing_columns(schema: StructType) -> list[TargetColumn]:
 
 def earlier(at: Position) -> Column:
     """Whether a row of a lake table is of an event before this one."""
-    lsn, seq = F.col(LSN), F.col(SEQ)
-    return (lsn < int(at.lsn)) | ((lsn == int(at.lsn)) & (seq < at.seq))
+    return before(at, (F.col(LSN), F.col(SEQ)))

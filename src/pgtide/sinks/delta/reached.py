@@ -24,7 +24,6 @@ from pgtide.sinks.delta.appending import append, note
 from pgtide.sinks.delta.target import PARTLY_PROPERTY, Target, transaction_of
 
 REACHED = "pgtide/reached"
-_END = (1 << 63) - 1  # behind every seq
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,7 @@ def _waits(step: Step) -> bool:
 def _portions(step: Rows) -> list[Portion]:
     end, portions = step.high.lsn, []
     if step.low.lsn < end:
-        portions.append(_upto(replace(step, high=Position(Lsn(end - 1), _END))))
+        portions.append(_upto(replace(step, high=Position.end_of(Lsn(end - 1)))))
     if step.high.seq >= 0:
         rows = replace(step, low=max(step.low, Position(end)))
         portions.append(Portion(rows, Transaction(_part_id(end), step.high.seq), partial=True))

@@ -34,6 +34,7 @@ from pgtide.sinks.delta.versions import (
 )
 from pgtide.spark.cells import CellReader
 from pgtide.spark.failures import unsent_at
+from pgtide.spark.positions import at_or_after, before
 from pgtide.spark.sql_text import quoted
 from pgtide.spark.sweeps import Sweep
 
@@ -172,13 +173,11 @@ class VersionsTable(LakeTable):
 
 def _seen_before(at: Position) -> Column:
     """Whether a version was last seen before a position."""
-    lsn, seq = F.coalesce(SEEN_LSN, LSN), F.coalesce(SEEN_SEQ, SEQ)
-    return (lsn < int(at.lsn)) | ((lsn == int(at.lsn)) & (seq < at.seq))
+    return before(at, (F.coalesce(SEEN_LSN, LSN), F.coalesce(SEEN_SEQ, SEQ)))
 
 
 def _ended_behind(at: Position) -> Column:
-    lsn, seq = F.col(END_LSN), F.col(END_SEQ)
-    return (lsn > int(at.lsn)) | ((lsn == int(at.lsn)) & (seq > at.seq))
+    return at_or_after(at.next, (F.col(END_LSN), F.col(END_SEQ)))
 
 
 def _ended(sweep: Sweep) -> dict[str, Column]:
