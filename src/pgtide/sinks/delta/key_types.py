@@ -1,7 +1,8 @@
-"""Key columns to which a setting gives another type than the table has.
+"""Key columns that would get another type than they have in the table.
 
-Any other column is set aside then, and a new one begins. Rows are found by their key: without it
-those that are there would stay for ever, beside what they became.
+A setting may want that, or a column that is in the key only now: keys of some types are kept as
+texts. Columns outside of the key are set aside then, and new ones begin. Rows are found by their
+key: without it those that are there would stay for ever, beside what they became.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ def refuse_other_keys(
         if column.type == kind or widens(column.type, kind) or _changed(mine, column.attnum):
             continue
         raise TargetError(
-            "a setting gives a key column another type",
+            "a key column would get another type",
             detail=f"{column.name} of {target.path} is {column.type.simpleString()}, and is to "
             f"be {kind.simpleString()}: rows that are there could not be found any more.",
-            hint="Set unbounded_numeric and on_unrepresentable back, or build the tables anew: "
-            f"pgtide replay --pipeline {pipeline}",
+            hint="If unbounded_numeric or on_unrepresentable was set otherwise, set it back; if the "
+            f"column is in the key only now, build anew: pgtide replay --pipeline {pipeline}",
         )
 
 
