@@ -38,7 +38,7 @@ def refuse_other_keys(
             "a key column would get another type",
             detail=f"{column.name} of {target.path} is {column.type.simpleString()}, and is to "
             f"be {kind.simpleString()}: rows that are there could not be found any more.",
-            hint="If unbounded_numeric or on_unrepresentable was set otherwise, set it back; if the "
+            hint="If unbounded_numeric or on_unrepresentable was changed, set it back; if the "
             f"column is in the key only now, build anew: pgtide replay --pipeline {pipeline}",
         )
 
