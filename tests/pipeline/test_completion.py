@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from pgtide.log.refreshes import Refresh, RefreshStore, Standing
 from pgtide.log.storage import Storage
 from pgtide.pipeline.completion import Completion
 from pgtide.position import Lsn, Position
+from pgtide.shape import Shape
 
 AT = Position(Lsn(1000), 3)
 
@@ -65,3 +67,12 @@ def test_only_what_is_still_to_come(log: Storage, standing: Standing, covered: b
     RefreshStore(log).add(request)
     RefreshStore(log).save(request.id, standing)
     assert covers(log, "a", 1) == covered
+
+
+def test_what_is_asked_for_is_said_once(log: Storage, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "pgtide.pipeline.completion")
+    shape = Shape(7, "public", "a", ())
+    for _ in range(2):
+        Completion(log).ask(shape, AT, "a filter looks at the column")
+    (line,) = caplog.messages
+    assert line == "public.a is to be read again behind 0/3E8:3: a filter looks at the column"

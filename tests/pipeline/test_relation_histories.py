@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -89,7 +90,7 @@ def test_a_transaction_of_which_a_batch_has_the_rest(told: int) -> None:
         Mark(Position(Lsn(20), 2 * n), "ddl", None, {"objects": [i]}) for n, i in enumerate(items)
     ]
     whole = steps_of(_census(marks), shapes)
-    assert [step.defaults for step in whole if isinstance(step, Reshaped)] == [
+    assert [step.added for step in whole if isinstance(step, Reshaped)] == [
         {ord("b"): "5"},
         {},
         {ord("c"): "5"},
@@ -100,6 +101,25 @@ def test_a_transaction_of_which_a_batch_has_the_rest(told: int) -> None:
     wanted = [step for step in whole if position_of(step) >= rest.low]
     assert steps_of(rest, shapes, earlier[:told]) == wanted
     assert steps_of(rest, shapes, earlier) == wanted, "a census may be taken of more"
+
+
+def test_what_older_rows_have_in_new_columns() -> None:
+    """NULL where no default is told, unless rows were written anew or columns had no numbers."""
+    shapes = {1: shape(1, 5, "a"), 2: shape(2, 20, "a", "b", "c")}
+    item = command("a", "b", "c")
+    for column in item["columns"]:
+        column["missing"] = "{5}" if column["name"] == "b" else None
+
+    def added(**facts: Any) -> Any:
+        marks = [Mark(Position(Lsn(20)), "ddl", None, {"objects": [item], **facts})]
+        (step,) = (s for s in steps_of(_census(marks), shapes) if isinstance(s, Reshaped))
+        return step.added
+
+    assert added() == {ord("b"): "5", ord("c"): None}
+    assert added(rewrites=[{"oid": OID, "reasons": ["default"]}]) == {ord("b"): "5"}
+    (column,) = shapes[1].columns
+    shapes[1] = replace(shapes[1], columns=(replace(column, attnum=None),))
+    assert added() == {ord("b"): "5"}
 
 
 def _census(marks: list[Mark]) -> Census:

@@ -29,3 +29,17 @@ def test_origins() -> None:
         "n": {"n"},
     }
     assert found.filters == {"name", "nick"}, "rows that are read count as inserts"
+    assert found.computed == {"nick", "secret"}
+
+
+def test_where_null_makes_a_difference() -> None:
+    masked = {"column": "secret", "mask": {}}
+    rules = [
+        Rule(table="t", transform=Transform.model_validate(masked)),
+        Rule(table="t", transform=Transform(column="nick", sql="coalesce(name, 'x')")),
+        Rule(table="t", transform=Transform(column="gone", sql="id")),
+        Rule(table="t", exclude=["gone"]),
+        Rule(table="t", filter=Filter(column="n", operator="is_null")),
+    ]
+    found = compile_rules(rules, [], "public", "t").origins(COLUMNS)
+    assert found.of_null == {"name", "nick", "n"}

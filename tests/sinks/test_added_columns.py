@@ -1,8 +1,9 @@
-"""ADD COLUMN … DEFAULT: rows that a table of the lake has get what types and rules make of it."""
+"""ADD COLUMN: rows that a table of the lake has get what types and rules make of it."""
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -10,10 +11,18 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgtide.config import Config
+from pgtide.config.rules import Rule
 from pgtide.errors import PipelineError, Unrepresentable
 from pgtide.log.refreshes import RefreshStore
 from pgtide.log.storage import Storage
 from pgtide.pipeline.running import PipelineRun
+from pgtide.pipeline.steps import Reshaped
+from pgtide.position import Lsn, Position
+from pgtide.rules import compile_rules
+from pgtide.shape import Column, Shape
+from pgtide.sinks.added_columns import AddedColumns
+from pgtide.spark.cells import CellReader
+from pgtide.spark.layout import Layout
 from tests.fixtures.capture import Captured
 from tests.fixtures.waiting import wait_until
 from tests.sinks.lakes import deliver, lose_checkpoint, rows, table
@@ -190,3 +199,103 @@ INSERT INTO t VALUES (13, 'd', 'x', 'out');
             (11, "bnick", "in"),
             (12, "cnick", "in"),
         ]
+
+
+def all_refreshed(captured: Captured, store: RefreshStore) -> bool:
+    captured.capture()
+    return not any(store.is_open(request.id) for request in store.requests())
+
+
+NULL_RULES = [
+    transform("own", "note", sql="coalesce(note, 'none')"),
+    transform("own", "hidden", mask={}),
+    transform("bag", "note", sql="coalesce(note, 'none')"),
+    transform("other", "nick", sql="coalesce(nick, name)"),
+    optional("sieve", filter={"column": "tenant", "operator": "eq", "value": 1}),
+    optional("left_out", filter={"column": "tenant", "operator": "gt", "value": 0}),
+    optional("left_out", exclude=["tenant"]),
+]
+NULL_SCRIPT = """CREATE TABLE own (id int PRIMARY KEY);
+CREATE TABLE bag (name text);
+CREATE TABLE other (id int PRIMARY KEY, name text);
+CREATE TABLE sieve (id int PRIMARY KEY);
+CREATE TABLE left_out (id int PRIMARY KEY);
+INSERT INTO own VALUES (1);
+INSERT INTO bag VALUES ('a'), ('a');
+INSERT INTO other VALUES (1, 'a');
+INSERT INTO sieve VALUES (1), (2);
+INSERT INTO left_out VALUES (1);
+ALTER TABLE own ADD note text, ADD hidden text, ADD plain text;
+ALTER TABLE bag ADD note text;
+ALTER TABLE other ADD nick text;
+ALTER TABLE sieve ADD tenant int;
+ALTER TABLE left_out ADD tenant int;
+INSERT INTO sieve VALUES (3, 1);
+"""
+
+
+@pytest.mark.parametrize("mode", ["mirror", pytest.param("scd2", marks=pytest.mark.slow)])
+def test_rules_apply_to_null(spark: SparkSession, captured: Captured, mode: str) -> None:
+    """A column without a default is one with the default NULL, where rules look at it."""
+    store = RefreshStore(Storage(captured.config.log.path))
+    tables = ["public.own", "public.other", "public.sieve", "public.left_out"]
+    tables += ["public.bag"] if mode == "mirror" else []
+    captured.run(NULL_SCRIPT)
+    captured.capture()
+    run(spark, captured, mode, rules=NULL_RULES, tables=tables)
+    own = table(spark, captured, mode, "own")
+    assert rows(own, "id", "note", "hidden", "plain") == [(1, "none", None, None)]
+    if mode == "mirror":
+        bag = table(spark, captured, mode, "bag")
+        assert rows(bag, "name", "note") == [("a", "none"), ("a", "none")]
+    assert sorted(request.table for request in store.requests()) == sorted(tables[1:4])
+    wait_until(lambda: all_refreshed(captured, store), "the tables to be read again")
+    run(spark, captured, mode, rules=NULL_RULES, tables=tables)
+    now = "is_current" if mode == "scd2" else "true"
+    other = table(spark, captured, mode, "other").filter(now)
+    assert rows(other, "id", "nick") == [(1, "a")]
+    assert rows(table(spark, captured, mode, "sieve").filter(now), "id") == [(3,)]
+    assert rows(table(spark, captured, mode, "left_out").filter(now), "id") == []
+
+
+def test_a_filter_lets_in_what_it_kept_out(spark: SparkSession, captured: Captured) -> None:
+    """Rows that the table never had may pass by a new column of the name."""
+    store = RefreshStore(Storage(captured.config.log.path))
+    wanted = {"column": "tenant", "operator": "eq", "value": 1}
+    rules = [optional(name, filter=wanted) for name in ("sieve", "fresh")]
+    captured.run(
+        """CREATE TABLE sieve (id int PRIMARY KEY, tenant int);
+CREATE TABLE fresh (name text);
+INSERT INTO sieve VALUES (1, 2), (2, 2);
+"""
+    )
+    captured.capture()
+    run(spark, captured, "mirror", rules=rules)
+    assert rows(table(spark, captured, "mirror", "sieve"), "id") == []
+    captured.run(
+        """ALTER TABLE sieve DROP tenant, ADD tenant int DEFAULT 1;
+ALTER TABLE fresh ADD tenant int DEFAULT 1;
+"""
+    )
+    captured.capture()
+    run(spark, captured, "mirror", rules=rules)
+    (asked,) = store.requests()
+    assert asked.table == "public.sieve", "nothing has ever come to the other one"
+    wait_until(lambda: all_refreshed(captured, store), "the table to be read again")
+    run(spark, captured, "mirror", rules=rules)
+    sieve = table(spark, captured, "mirror", "sieve")
+    assert sorted(rows(sieve, "id", "tenant")) == [(1, 1), (2, 1)]
+
+
+def test_columns_that_no_rule_looks_at(spark: SparkSession) -> None:
+    """They cost nothing: nobody asks what there is."""
+    columns = tuple(Column(name, 25, attnum=n) for n, name in enumerate(("id", "a", "b"), 1))
+    layout = Layout.of(Shape(7, "public", "t", columns, id=1), {})
+    ways: list[dict[str, Any]] = [{"column": "a", "mask": {}}, {"column": "id", "sql": "id || 'x'"}]
+    rules = compile_rules(
+        [Rule.model_validate({"table": "t", "transform": w}) for w in ways], [], "public", "t"
+    )
+    step = Reshaped(("public", "t"), Position(Lsn(1)), layout, {2: None, 3: None})
+    assert not AddedColumns(spark, step, rules, CellReader(layout)).names
+    given = replace(step, added={2: None, 3: "x"})
+    assert AddedColumns(spark, given, rules, CellReader(layout)).names == {"b"}

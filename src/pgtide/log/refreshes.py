@@ -95,10 +95,12 @@ class RefreshStore:
     def __init__(self, log: Storage) -> None:
         self._log = log
 
-    def add(self, request: Refresh) -> None:
-        """Ask for a refresh; one that exists under this id is left alone."""
-        if self._read(request.id, "request") is None:
-            self._write(request.id, "request", asdict(request))
+    def add(self, request: Refresh) -> bool:
+        """Ask for a refresh; one that exists under this id is left alone: then False."""
+        if self._read(request.id, "request") is not None:
+            return False
+        self._write(request.id, "request", asdict(request))
+        return True
 
     def get(self, id: str) -> Refresh:
         """A request by its id."""

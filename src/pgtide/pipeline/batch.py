@@ -84,20 +84,22 @@ class Batch:
         known = self.completion
         return known is not None and known.covers(layout.table, layout.shape.oid, at)
 
-    def read_again(self, layout: Layout, at: Position) -> None:
+    def can_read_again(self, layout: Layout) -> bool:
+        """Whether rows that are read would find those that a target has."""
+        return bool(layout.key_names) and "insert" in self.rules(layout.table).operations
+
+    def read_again(self, layout: Layout, at: Position, why: str) -> None:
         """Ask for rows of which a command changed more than events tell."""
-        name = ".".join(layout.table)
-        if not layout.key_names or "insert" not in self.rules(layout.table).operations:
+        if not self.can_read_again(layout):
             raise PipelineError(
                 "rows need values that only the source has, and cannot be read again",
-                detail=f"At {at} a column with a default was added to {name}, which has no key, or "
-                "a route without inserts. What rules make of the default hinges on each row: a "
-                "filter looks at the column, or SQL at others.",
+                detail=f"At {at} a column was added to {'.'.join(layout.table)}, which has no key, "
+                f"or a route without inserts. What rules make of it hinges on each row: {why}.",
                 hint="Give the table a key, exclude the column, or let its rule look at nothing "
                 "else; then start the pipeline again.",
             )
         assert self.completion is not None, "a pipeline's batch knows the log"
-        self.completion.ask(layout.shape, at)
+        self.completion.ask(layout.shape, at, why)
 
     def pass_over(self, table: TableName, rows: int) -> None:
         """Count events that a sink leaves out for now; one thread per table calls this."""

@@ -156,11 +156,10 @@ def _barriers(
         # A partition's own rows leave the root with it, which only a new look can tell.
         if item["type"] == "table" and "root" not in item:
             yield Dropped((item["schema"], item["name"]), mark.at)
-    objects = mark.payload.get("objects", ())
-    for item in objects:
+    for item in mark.payload.get("objects", ()):
         change = histories.change(item, mark.at.lsn)
         if change is not None and not change.after.root_oid:
-            yield from _changed(change, missing_values(item, objects), mark.at, shapes)
+            yield from _changed(change, item, mark, shapes)
 
 
 def _swept(mark: Mark, shapes: Mapping[int, Shape]) -> Swept:
@@ -173,17 +172,28 @@ def _swept(mark: Mark, shapes: Mapping[int, Shape]) -> Swept:
 
 
 def _changed(
-    change: Change, missing: Mapping[int, str], at: Position, shapes: Mapping[int, Shape]
+    change: Change, item: Mapping[str, Any], mark: Mark, shapes: Mapping[int, Shape]
 ) -> Iterator[Step]:
-    """What a command did to a table of its own."""
-    before, after = change.before, change.after
+    """What a command did to a table of its own, which it tells as ``item``."""
+    before, after, at = change.before, change.after, mark.at
     new = (after.schema, after.table)
     if before is not None and before.table != new:
         yield Renamed(before.table, at, new, after.oid)
-    defaults = {}
-    if before is not None:
-        defaults = {n: text for n, text in missing.items() if n not in before.attnums}
-    yield Reshaped(new, at, Layout.of(after, shapes), defaults)
+    yield Reshaped(new, at, Layout.of(after, shapes), _added(change, item, mark.payload))
+
+
+def _added(
+    change: Change, item: Mapping[str, Any], payload: Mapping[str, Any]
+) -> dict[int, str | None]:
+    """The columns that a command gave to a table that was there, with what older rows have."""
+    if change.before is None:
+        return {}
+    known = change.before.attnums
+    new = [c.attnum for c in change.after.columns if c.attnum not in known]
+    missing = missing_values(item, payload.get("objects", ()))
+    # What was not told need not be NULL: the command wrote rows anew, or columns had no numbers.
+    told = missing.keys() if payload.get("rewrites") or None in known else new
+    return {n: missing.get(n) for n in new if n is not None and n in told}
 
 
 def _position(row: Any) -> Position:

@@ -7,6 +7,7 @@ row after it. Without such a refresh nothing would ever bring the value.
 
 from __future__ import annotations
 
+import logging
 from functools import cached_property
 
 from pgtide.log.refreshes import ENDED, Refresh, RefreshStore, Standing, id_of_ddl
@@ -14,6 +15,8 @@ from pgtide.log.storage import Storage
 from pgtide.position import Position
 from pgtide.shape import Shape
 from pgtide.spark.layout import TableName
+
+logger = logging.getLogger(__name__)
 
 
 class Completion:
@@ -33,10 +36,11 @@ class Completion:
             for request, standing in self._refreshes
         )
 
-    def ask(self, shape: Shape, at: Position) -> None:
+    def ask(self, shape: Shape, at: Position, why: str) -> None:
         """Have a table read behind a command, once however often the command comes."""
         id = id_of_ddl(at.lsn, shape.oid)
-        RefreshStore(self._log).add(Refresh(shape.name, id, oid=shape.oid, reason="ddl"))
+        if RefreshStore(self._log).add(Refresh(shape.name, id, oid=shape.oid, reason="ddl")):
+            logger.info("%s is to be read again behind %s: %s", shape.name, at, why)
 
     @cached_property
     def _refreshes(self) -> list[tuple[Refresh, Standing]]:

@@ -7,7 +7,7 @@ follow one another; targets are independent of each other unless a rename ties t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -67,8 +67,10 @@ class Reshaped:
     table: TableName
     at: Position
     layout: Layout
-    defaults: dict[int, str] = field(default_factory=dict)
-    """By attnum: the value that older rows have in a column that was added."""
+    added: Mapping[int, str | None] = field(default_factory=dict)
+    """By attnum: what older rows have in a column that was added, as text; None: NULL.
+
+    Without columns whose values were computed for each row."""
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,8 @@ class TableRules:
     def origins(self, columns: Iterable[str]) -> Origins:
         """What values and filters are made from, of rows that are inserted or read."""
         now = {name: name for name in columns}
-        values, filters = {name: frozenset({name}) for name in now}, frozenset[str]()
+        values = {name: frozenset({name}) for name in now}
+        filters, computed = frozenset[str](), set[str]()
         for step in self.rules:
             rule, names = step.rule, list(now.values())
             with _Place(self, step):
@@ -113,10 +114,13 @@ class TableRules:
                     if rule.filter is not None:
                         filters |= made
                     elif rule.transform is not None:
-                        values |= {o: made for o, n in now.items() if n == rule.transform.column}
+                        own = [o for o, n in now.items() if n == rule.transform.column]
+                        values |= dict.fromkeys(own, made)
+                        computed |= {*own} if rule.transform.sql is not None else set()
                 left = surviving(rule, names)
             now = {old: left[new] for old, new in now.items() if new in left}
-        return Origins({name: values[name] for name in now}, filters)
+        left_values = {name: values[name] for name in now}
+        return Origins(left_values, filters, frozenset(computed & now.keys()))
 
     def apply(self, cells: Sequence[Cell], op: Column) -> list[Cell]:
         """The row as it leaves: transformed, without what is excluded, under new names."""

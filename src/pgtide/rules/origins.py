@@ -17,6 +17,13 @@ class Origins:
     """Of each column that is left: those that its value is made from."""
     filters: frozenset[str]
     """Those that decide whether a row is kept."""
+    computed: frozenset[str] = frozenset()
+    """Of the columns that are left: those that SQL makes, of NULL too; other rules keep NULL."""
+
+    @property
+    def of_null(self) -> frozenset[str]:
+        """Those in which NULL may make a difference to a row."""
+        return self.filters.union(self.computed, *(self.values[name] for name in self.computed))
 
 
 def looked_at(rule: Rule, names: Sequence[str]) -> list[str]:

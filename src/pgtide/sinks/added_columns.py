@@ -1,8 +1,9 @@
-"""ADD COLUMN … DEFAULT: what rows from before it have in the column, as rules leave it.
+"""ADD COLUMN: what rows from before it have in the column, as rules leave it.
 
-No event tells it. Where rules make the value from the column alone, or from others that the same
-command added, it is one value for all rows. Where they look at other columns, or a filter looks
-at the new one, only the rows can tell.
+No event tells it. It is the default, or NULL: of that only SQL makes something, or a filter. Where
+rules make the value from the column alone, or from others that the same command added, it is one
+value for all rows. Where they look at other columns, or a filter looks at the new one, only the
+rows can tell.
 """
 
 from __future__ import annotations
@@ -27,27 +28,47 @@ _ROW = pa.schema(
 
 @dataclass(frozen=True)
 class AddedColumns:
-    """The columns that one command gave a table, with a value in older rows."""
+    """The columns that one command gave a table."""
 
     spark: SparkSession
     step: Reshaped
     rules: TableRules
     reader: CellReader
 
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Those that make a difference to older rows, by their names at the source."""
+        added, of_null = self.step.added, self._origins.of_null
+        columns = [c for c in self.reader.layout.columns if c.attnum in added]
+        given = {c.name for c in columns if added[c.attnum or 0] is not None}
+        return frozenset(given | {c.name for c in columns if c.name in of_null})
+
     @property
     def known(self) -> frozenset[str]:
         """Columns, by their names at the source, that have one value in all older rows."""
-        if self._filtered:
+        if self.filtered:
             return frozenset()
         made = self._origins.values
-        return frozenset(name for name in self._names & made.keys() if made[name] <= self._names)
+        return frozenset(name for name in self.names & made.keys() if made[name] <= self.names)
 
     @property
     def hinges(self) -> bool:
         """Whether older rows may be others now, in a way that only they can tell."""
         made, known = self._origins.values, self.known
         unknown = ({name, *origins} for name, origins in made.items() if name not in known)
-        return self._filtered or any(not self._names.isdisjoint(names) for names in unknown)
+        return self.filtered or any(not self.names.isdisjoint(names) for names in unknown)
+
+    @property
+    def filtered(self) -> bool:
+        """Whether a filter may judge older rows otherwise now, be it that it kept them out."""
+        return not self.names.isdisjoint(self._origins.filters)
+
+    @property
+    def why(self) -> str:
+        """Why only the rows can tell."""
+        if self.filtered:
+            return "a filter looks at the column"
+        return "SQL makes it from others, or others from it"
 
     def cells(self) -> list[Cell]:
         """What rules make of the known columns, over ``row``."""
@@ -57,8 +78,8 @@ class AddedColumns:
 
     def row(self) -> DataFrame:
         """A row that has nothing but these columns, as if it were inserted by the command."""
-        defaults, at = self.step.defaults, self.step.at
-        texts = [defaults.get(c.attnum or 0) for c in self.reader.layout.columns]
+        added, at = self.step.added, self.step.at
+        texts = [added.get(c.attnum or 0) for c in self.reader.layout.columns]
         event = {"op": "insert", "after": texts, "lsn": int(at.lsn), "seq": at.seq}
         # From Arrow: plans print literals, and a rule may be there to hide this one.
         return self.spark.createDataFrame(pa.Table.from_pylist([event], _ROW))
@@ -71,15 +92,6 @@ class AddedColumns:
         key = F.lit(None).cast("string").alias("key")  # they are every older row's
         found = self.row().select(values, key, "lsn", "seq")
         return found.select("value.column", "key", "lsn", "seq", "value.text")
-
-    @property
-    def _filtered(self) -> bool:
-        return not self._names.isdisjoint(self._origins.filters)
-
-    @cached_property
-    def _names(self) -> frozenset[str]:
-        columns = self.reader.layout.columns
-        return frozenset(c.name for c in columns if c.attnum in self.step.defaults)
 
     @cached_property
     def _origins(self) -> Origins:

@@ -9,8 +9,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgtide.errors import TargetError
+from pgtide.log.refreshes import RefreshStore
+from pgtide.log.storage import Storage
 from tests.fixtures.capture import MakeCaptured
 from tests.fixtures.databases import Database
+from tests.fixtures.waiting import wait_until
 from tests.sinks.postgres.replicas import Replica
 from tests.snapshot.taking import take
 
@@ -181,3 +184,61 @@ INSERT INTO cards VALUES (2);
     with pytest.raises(TargetError, match="cannot be replayed") as caught:
         replica.follow({"rules": rules[:-1]})
     assert "Rules change the new column made" in caught.value.detail
+
+
+def test_rules_apply_to_new_columns_without_a_default(replica: Replica) -> None:
+    """What they make of NULL; where that hinges on each row, rows are read again."""
+    store = RefreshStore(Storage(replica.captured.config.log.path))
+    rules: list[dict[str, Any]] = [
+        {"table": "public.t", "transform": {"column": "note", "sql": "coalesce(note, 'none')"}},
+        {"table": "public.t", "transform": {"column": "n", "sql": "coalesce(n, 7)"}},
+        {"table": "public.t", "transform": {"column": "hidden", "mask": {}}},
+        {"table": "public.t", "transform": {"column": "nick", "sql": "coalesce(nick, name)"}},
+        {"table": "public.sieve", "filter": {"column": "tenant", "operator": "eq", "value": 1}},
+        {"table": "public.*bag", "transform": {"column": "nick", "sql": "coalesce(nick, name)"}},
+    ]
+    pipeline = {"rules": [{"optional": True, **rule} for rule in rules]}
+    replica.captured.run(
+        """CREATE TABLE t (id int PRIMARY KEY, name text);
+CREATE TABLE sieve (id int PRIMARY KEY);
+CREATE TABLE empty_bag (name text);
+CREATE TABLE bag (name text);
+INSERT INTO t VALUES (1, 'a');
+INSERT INTO sieve VALUES (1), (2);
+INSERT INTO bag VALUES ('a');
+ALTER TABLE t ADD note text, ADD n int DEFAULT NULL, ADD hidden text, ADD plain text;
+INSERT INTO t VALUES (2, 'b', 'x', 1);
+"""
+    )
+    replica.follow(pipeline)
+    assert store.requests() == []
+    columns = "id, name, note, n, hidden, plain"
+    assert replica.rows("t", columns) == [
+        (1, "a", "none", 7, None, None),
+        (2, "b", "x", 1, None, None),
+    ]
+    defaults = "SELECT count(column_default) FROM information_schema.columns"
+    ((found,),) = replica.target.execute(f"{defaults} WHERE table_name = 't'")
+    assert found == 0, "as at the source"
+    replica.captured.run(
+        """ALTER TABLE t ADD nick text, ADD secret text DEFAULT 'x';
+ALTER TABLE sieve ADD tenant int;
+INSERT INTO sieve VALUES (3, 1);
+ALTER TABLE empty_bag ADD nick text;
+"""
+    )
+    replica.follow(pipeline)
+    assert sorted(request.table for request in store.requests()) == ["public.sieve", "public.t"]
+    assert replica.rows("t", "id, nick, secret") == [(1, None, "x"), (2, None, "x")]
+
+    def refreshed() -> bool:
+        replica.captured.capture()
+        return not any(store.is_open(request.id) for request in store.requests())
+
+    wait_until(refreshed, "the tables to be read again")
+    replica.follow(pipeline)
+    assert replica.rows("t", "id, nick, secret") == [(1, "a", "x"), (2, "b", "x")]
+    assert replica.rows("sieve", "id, tenant") == [(3, 1)]
+    replica.captured.run("ALTER TABLE bag ADD nick text;\n")
+    with pytest.raises(TargetError, match="gives rows values that only the source has"):
+        replica.follow(pipeline)

@@ -1,4 +1,4 @@
-"""Filling columns that were added with a default, in rows that a table of the lake has."""
+"""Filling columns that were added, in rows that a table of the lake has."""
 
 from __future__ import annotations
 

@@ -36,6 +36,7 @@ from pgtide.sinks.delta.key_types import refuse_other_keys
 from pgtide.sinks.delta.lake import Lake
 from pgtide.sinks.delta.mirror import MirrorPlan
 from pgtide.sinks.delta.quarantine import Quarantine
+from pgtide.sinks.delta.reached import has_begun, has_reached
 from pgtide.sinks.delta.reshape import reshape
 from pgtide.sinks.delta.sharing import shared
 from pgtide.sinks.delta.target import (
@@ -133,10 +134,15 @@ class LakeTable(ABC):
     def _fill(self, target: Target, plan: Plan, step: Reshaped, rows: Column) -> None:
         """Give these rows, from before a command, what it gave them in the columns it added."""
         added = AddedColumns(target.spark, step, plan.rules, plan.reader)
-        if not shaped_by(target, step) or target.frame().filter(rows).isEmpty():
+        if not added.names or has_reached(target, step.at):
             return
-        if added.hinges:
-            self._batch.read_again(plan.layout, step.at)
+        shaped = shaped_by(target, step)
+        there = (shaped or added.hinges) and not target.frame().filter(rows).isEmpty()
+        # What a filter has kept out it may let in now, whatever the table has.
+        if added.hinges and (there or (added.filtered and has_begun(target))):
+            self._batch.read_again(plan.layout, step.at, added.why)
+        if not (shaped and there):
+            return
         if plan.reader.policy == "null":
             self._quarantine.add(step.table, added.lost(), TYPE)
         fill_columns(target, rows, added, plan.columns())

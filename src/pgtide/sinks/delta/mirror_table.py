@@ -185,9 +185,8 @@ class MirrorTable(LakeTable):
     def _reshaped(self, step: Reshaped) -> None:
         plan = self._plan(step.table, step.layout)
         target = self._ready(step, plan.columns())
-        if target is None or not step.defaults or has_reached(target, step.at):
-            return
-        self._fill(target, plan, step, earlier(step.at))
+        if target is not None:
+            self._fill(target, plan, step, earlier(step.at))
 
 
 def _marked(sweep: Sweep) -> dict[str, Column]:

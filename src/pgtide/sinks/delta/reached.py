@@ -49,6 +49,11 @@ def has_reached(target: Target, at: Position) -> bool:
     return target.transaction(REACHED) >= at.lsn
 
 
+def has_begun(target: Target) -> bool:
+    """Whether changes of rows have come to the table, be it that none of them stayed."""
+    return target.transaction(REACHED) >= 0 or PARTLY_PROPERTY in target.properties()
+
+
 def note_reached_before(target: Target, at: Position) -> None:
     """Have a table say that it has all that was committed before the transaction of a position."""
     note(target, Transaction(REACHED, int(at.lsn) - 1))

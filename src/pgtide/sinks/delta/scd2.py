@@ -163,12 +163,11 @@ class VersionsTable(LakeTable):
         return found["committed_at"] if found else None
 
     def _reshaped(self, step: Reshaped) -> None:
-        """A column that was added with a default has it in the current versions."""
+        """What a column that was added has in older rows is in the current versions."""
         plan = self._plan(step)
         target = self._ready(step, plan.columns())
-        if target is None or not step.defaults or has_reached(target, step.at):
-            return
-        self._fill(target, plan, step, F.col(IS_CURRENT) & earlier(step.at))
+        if target is not None:
+            self._fill(target, plan, step, F.col(IS_CURRENT) & earlier(step.at))
 
 
 def _seen_before(at: Position) -> Column:

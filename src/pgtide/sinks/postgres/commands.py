@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from pyspark.sql import functions as F
@@ -16,10 +16,11 @@ from pgtide.pipeline.census import Mark
 from pgtide.pipeline.steps import Reshaped
 from pgtide.position import Lsn, Position
 from pgtide.postgres.connection import SqlConnection
+from pgtide.rules import TableRules
 from pgtide.sinks.added_columns import AddedColumns
 from pgtide.sinks.postgres.ddl import Place, Replay, plan_ddl
 from pgtide.sinks.postgres.ddl_kinds import DdlKinds
-from pgtide.sinks.postgres.ddl_names import CannotReplay, Names
+from pgtide.sinks.postgres.ddl_names import CannotReplay, Names, Ruled
 from pgtide.sinks.postgres.ddl_payload import root_of
 from pgtide.sinks.postgres.ddl_run import run_ddl
 from pgtide.sinks.postgres.tallies import note_left_out
@@ -131,24 +132,18 @@ class Commands:
         columns = any(s.rule.exclude or s.rule.include or s.rule.rename for s in rules.rules)
         return columns or bool(rules.route and rules.route.rename)
 
-    def _ruled(
-        self, table: TableName, at: Position, columns: Sequence[str]
-    ) -> Mapping[str, str | None]:
-        """What rules make of the defaults of new columns, in rows that are there."""
+    def _ruled(self, table: TableName, at: Position, given: Sequence[str]) -> Ruled:
+        """What rules make of new columns, in rows that are there; ``given``: with defaults."""
         steps = (step for work in self.batch.work for step in work.steps)
         found = (s for s in steps if isinstance(s, Reshaped) and (s.table, s.at) == (table, at))
         step, rules = next(found, None), self.batch.rules(table)
         if step is None or not rules.rules:
-            return {}
-        layout = step.layout.sized(self.batch.settings.unbounded_numeric)
-        added = AddedColumns(self.batch.spark, step, rules, CellReader(layout))
+            return Ruled()
+        added, unread = self._added(step, rules), False
         if added.hinges:
-            raise CannotReplay(
-                "rows that are there get a default, of which rules make something that hinges on "
-                "each row: a filter looks at the new column, or SQL at others. Done by hand, it "
-                f"wants the column without its default, and then: pgtide refresh {'.'.join(table)}"
-            )
-        changed = rules.transformed(column.name for column in step.layout.columns) & {*columns}
+            added, unread = self._hinging(step, added)
+        columns = step.layout.columns
+        changed = rules.transformed(c.name for c in columns) & {*given, *added.names}
         if not changed <= added.known:
             raise CannotReplay(
                 f"rules change the new column {min(changed - added.known)}, and what its default "
@@ -156,7 +151,32 @@ class Commands:
             )
         texts = [c.text.alias(c.name) for c in added.cells() if c.name in changed]
         row = added.row().select(*texts).first() if texts else None
-        return {} if row is None else row.asDict()
+        values = {} if row is None else row.asDict()
+        nulls = {c.name for c in columns if step.added.get(c.attnum or 0, "") is None}
+        return Ruled({n: v for n, v in values.items() if v is not None or n not in nulls}, unread)
+
+    def _hinging(self, step: Reshaped, added: AddedColumns) -> tuple[AddedColumns, bool]:
+        """What is known without the rows, and whether nothing will bring the rest.
+
+        New columns without a default are NULL until rows are read again, others must not be.
+        """
+        defaults = {attnum: text for attnum, text in step.added.items() if text is not None}
+        given = self._added(replace(step, added=defaults), added.rules)
+        if given.hinges:
+            raise CannotReplay(
+                "rows that are there get a default, of which rules make something that hinges on "
+                "each row: a filter looks at the new column, or SQL at others. Done by hand, it "
+                "wants the column without its default, and then: "
+                f"pgtide refresh {'.'.join(step.table)}"
+            )
+        if not self.batch.can_read_again(step.layout):
+            return given, True
+        self.batch.read_again(step.layout, step.at, added.why)
+        return given, False
+
+    def _added(self, step: Reshaped, rules: TableRules) -> AddedColumns:
+        layout = step.layout.sized(self.batch.settings.unbounded_numeric)
+        return AddedColumns(self.batch.spark, step, rules, CellReader(layout))
 
 
 def read_left_out(connection: SqlConnection, pipeline: str) -> frozenset[Position]:

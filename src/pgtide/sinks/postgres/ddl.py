@@ -181,7 +181,7 @@ def _stated(
     there = tuple(dict.fromkeys(names.target(name_of(item)) for item in _present(payload, names)))
     steps = [Step(statement) for statement in routed(text, parse(text), payload, names)]
     steps += [
-        Step(f"ALTER TABLE {quoted(*table)} ALTER {quoted(column)} SET DEFAULT {default}", True)
+        Step(f"ALTER TABLE {quoted(*table)} ALTER {quoted(column)} {_default_is(default)}", True)
         for table in there[:1]
         for column, default in rows.defaults
     ]
@@ -195,6 +195,10 @@ def _stated(
         there=there,
         gone=_gone(payload, names),
     )
+
+
+def _default_is(default: str | None) -> str:
+    return "DROP DEFAULT" if default is None else f"SET DEFAULT {default}"
 
 
 def _drops_index(node: Any) -> bool:

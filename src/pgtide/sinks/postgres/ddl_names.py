@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pglast import ast
@@ -49,6 +49,16 @@ class CannotReplay(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Ruled:
+    """What rules make of columns that a command added, in rows that are there."""
+
+    values: Mapping[str, str | None] = field(default_factory=dict)
+    """Of each column that they change, as text."""
+    unread: bool = False
+    """Whether that is not all: it hinges on each row, and rows cannot be read again."""
+
+
+@dataclass(frozen=True, slots=True)
 class Names:
     """What rules and routes of a pipeline mean for tables; partitions are asked by their root."""
 
@@ -58,9 +68,9 @@ class Names:
     """The name at the target."""
     reshapes: Callable[[TableName], bool] = lambda _: False
     """Whether rules leave out, rename or retype columns of the table."""
-    ruled: Callable[[TableName, Position, Sequence[str]], Mapping[str, str | None]] = lambda *_: {}
-    """What rules make of defaults, in rows that were there before a command added these columns;
-    those that they leave alone are missing. CannotReplay if only the rows can tell."""
+    ruled: Callable[[TableName, Position, Sequence[str]], Ruled] = lambda *_: Ruled()
+    """What rules make of new columns, in rows that were there before a command added them; which of
+    these got defaults is said. CannotReplay if only the rows can tell what becomes of a default."""
     routed: bool = False
     """Whether ``target`` ever gives another name."""
     knows: Callable[[TableName], bool] = lambda _: True

@@ -97,8 +97,8 @@ def _refuse_unread(connection: SqlConnection, replay: Replay, place: Place) -> N
             raise place.refusal(
                 replay.payload,
                 "gives rows values that only the source has",
-                f"{'.'.join(table)} has no key by which they could be read again: bring its rows "
-                "over by hand as well.",
+                f"{'.'.join(table)} has no key by which they could be read again, or a route "
+                "without inserts: bring its rows over by hand as well.",
             )
 
 

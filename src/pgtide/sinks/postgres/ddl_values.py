@@ -7,21 +7,21 @@ serial, identity)                                ``read`` events, which replace 
 part of the key, or unique                       reads could not find the rows, or would meet
                                                  the target's values: rows are taken out first
 in a table without a key                         no reads follow: refused if there are rows
-in a column that rules change                    what rules make of the one value: the column is
-                                                 added with that, then gets its default
+in a column that rules change                    what rules make of the one value, be it NULL: the
+                                                 column is added with that, then gets its default
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from pglast import ast
 
 from pgtide.position import Position
-from pgtide.sinks.postgres.ddl_names import CannotReplay, Names, walk
+from pgtide.sinks.postgres.ddl_names import CannotReplay, Names, Ruled, walk
 from pgtide.sinks.postgres.ddl_payload import (
     Item,
     Payload,
@@ -63,7 +63,7 @@ class OldRows:
     """What an ALTER TABLE means for rows that are there."""
 
     changed: bool = False  # the tree holds values instead of expressions now
-    defaults: tuple[tuple[str, str], ...] = ()  # columns and defaults that have to be set behind it
+    defaults: tuple[tuple[str, str | None], ...] = ()  # of columns, to be set behind it; or dropped
     refreshed: tuple[TableName, ...] = ()  # tables whose values follow as ``read`` events
     emptied: bool = False  # take the rows out first
     unread: tuple[Unread, ...] = ()
@@ -82,17 +82,18 @@ def _altered(payload: Payload, node: Any, names: Names, at: Position) -> OldRows
     added = [cmd.def_ for cmd in node.cmds if cmd.subtype.name == "AT_AddColumn"]
     ruled = _ruled(payload, added, names, at)
     changed = False
-    defaults = dict(_read_again(payload, added))
+    defaults: dict[str, str | None] = dict(_read_again(payload, added))
     defaults |= _defaults_set(payload, node.cmds)
     for column in added:
         value, default = _value(payload, column.colname), _default(column)
         kind = _fact(payload, column.colname, "type")
-        if column.colname in ruled:
-            value = ruled[column.colname]
+        if column.colname in ruled.values and not _has_no_default(column):
+            value = ruled.values[column.colname]
         elif default is None or value is None or _is_plain(default.raw_expr, kind):
             continue
-        default.raw_expr = _constant(value)
-        defaults[column.colname] = _whole(_fact(payload, column.colname, "default"))
+        _set_default(column, value)
+        own = _fact(payload, column.colname, "default")
+        defaults[column.colname] = None if own is None else _whole(own)
         changed = True
     rewritten = [
         (str(item["schema"]), str(item["table"]))
@@ -100,7 +101,9 @@ def _altered(payload: Payload, node: Any, names: Names, at: Position) -> OldRows
         if not VALUES.isdisjoint(item["reasons"])
     ]
     if not rewritten:
-        return OldRows(changed, tuple(defaults.items()))
+        tables = [name_of(item) for item in payload.listed()] if ruled.unread else []
+        unread = tuple(Unread(table, None, table[1]) for table in tables)
+        return OldRows(changed, tuple(defaults.items()), unread=unread)
     computed = {c.colname for c in added if _is_computed(c, _fact(payload, c.colname, "type"))}
     keyed, keyless = _by_key(payload, rewritten)
     return OldRows(
@@ -115,10 +118,8 @@ def _altered(payload: Payload, node: Any, names: Names, at: Position) -> OldRows
     )
 
 
-def _ruled(
-    payload: Payload, added: list[Any], names: Names, at: Position
-) -> Mapping[str, str | None]:
-    """What rules make of the defaults: the target must not have them as they are."""
+def _ruled(payload: Payload, added: list[Any], names: Names, at: Position) -> Ruled:
+    """What rules make of the values: the target must not have them as they are."""
     about = {root_of(item) for item in payload.listed()}
     # Without a value and without a rewrite the default is NULL.
     rewritten = bool(payload.facts["rewrites"])
@@ -128,9 +129,19 @@ def _ruled(
         if _default(column) is not None
         and (rewritten or _value(payload, column.colname) is not None)
     ]
-    if not given or len(about) != 1:
-        return {}
+    if not added or len(about) != 1:
+        return Ruled()
     return names.ruled(about.pop(), at, given)
+
+
+def _set_default(column: Any, value: str | None) -> None:
+    """Have a column's definition give rows that are there this value."""
+    default = _default(column)
+    if default is None:
+        # Parsed: one that is made here would not be equal to itself when it is read again.
+        (default,) = parse("ALTER TABLE t ADD c text DEFAULT NULL").cmds[0].def_.constraints
+        column.constraints = (*(column.constraints or ()), default)
+    default.raw_expr = _constant(value)
 
 
 def _constant(text: str | None) -> Any:
@@ -153,12 +164,23 @@ def _key(item: Item) -> list[int]:
 
 def _is_computed(column: Any, kind: str | None) -> bool:
     """Whether each row gets another value, had the table to be written anew for it."""
-    if column.typeName.names[-1].sval in SERIALS:
+    if _is_serial(column):
         return True
     default = _default(column)
     if default is not None:
         return not _is_plain(default.raw_expr, kind)
     return any(c.contype.name == "CONSTR_IDENTITY" for c in column.constraints or ())
+
+
+def _has_no_default(column: Any) -> bool:
+    """Whether a definition takes no DEFAULT: new rows get their value in another way."""
+    return _is_serial(column) or any(
+        c.contype.name in ("CONSTR_IDENTITY", "CONSTR_GENERATED") for c in column.constraints or ()
+    )
+
+
+def _is_serial(column: Any) -> bool:
+    return column.typeName.names[-1].sval in SERIALS
 
 
 def _is_plain(expression: Any, kind: str | None) -> bool:
