@@ -59,7 +59,7 @@ class EventTable(LakeTable):
     def _reader(self, step: Rows | Reshaped) -> CellReader:
         return CellReader.of(step.layout, self._batch.settings)
 
-    def _truncated(self, step: Truncated, later: Sequence[Step]) -> None:
+    def _truncated(self, step: Truncated) -> None:
         raise AssertionError("a TRUNCATE is among the rows")
 
     def _swept(self, step: Swept) -> None:

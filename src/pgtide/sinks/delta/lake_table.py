@@ -93,7 +93,7 @@ class LakeTable(ABC):
             case Rows():
                 self._rows(step, later)
             case Truncated():
-                self._truncated(step, later)
+                self._truncated(step)
             case Swept():
                 if self._may_sweep(step):
                     self._swept(step)
@@ -110,7 +110,7 @@ class LakeTable(ABC):
         """Write the rows of a step that others follow."""
 
     @abstractmethod
-    def _truncated(self, step: Truncated, later: Sequence[Step]) -> None:
+    def _truncated(self, step: Truncated) -> None:
         """Follow a TRUNCATE; done again, at any time, it finds nothing."""
 
     @abstractmethod

@@ -141,7 +141,7 @@ class MirrorTable(LakeTable):
             view = View(target, self._settings.views, "_".join(self._name(table)))
             view.show(columns, hide_deleted=self._settings.soft_delete)
 
-    def _truncated(self, step: Truncated, later: Sequence[Step]) -> None:
+    def _truncated(self, step: Truncated) -> None:
         target = self._holding(step)
         if target is None:
             return
@@ -155,9 +155,8 @@ class MirrorTable(LakeTable):
             target.table().update(rows, {DELETED: F.lit(True), **changed})
         else:
             target.table().delete(rows)
-            # What it made void was not written. Rows behind it say that it is done, if there are.
-            if not any(isinstance(other, Rows) and other.shapes for other in later):
-                note_reached_before(target, step.at)
+            # What it made void was not written: nobody else would say that it is done.
+            note_reached_before(target, step.at)
 
     def _keeps_rows(self, step: Truncated) -> bool:
         """Whether the rows stay, marked as deleted."""

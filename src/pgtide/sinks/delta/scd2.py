@@ -138,7 +138,7 @@ class VersionsTable(LakeTable):
             lambda sweep: seen(sweep.older_than) & (F.col(IS_CURRENT) | _ended_behind(sweep.at)),
         ).update(_ended)
 
-    def _truncated(self, step: Truncated, later: Sequence[Step]) -> None:
+    def _truncated(self, step: Truncated) -> None:
         """End all current versions."""
         target = self._holding(step)
         if target is None:
