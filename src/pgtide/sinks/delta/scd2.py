@@ -17,7 +17,7 @@ from pgtide.position import Position
 from pgtide.sinks.delta.columns import LSN, RELATION, SEQ, earlier
 from pgtide.sinks.delta.lake_table import LakeTable
 from pgtide.sinks.delta.mirror import newer
-from pgtide.sinks.delta.reached import Portion, has_reached, writes
+from pgtide.sinks.delta.reached import Portion, has, writes
 from pgtide.sinks.delta.snapshot_rows import snapshot_marks
 from pgtide.sinks.delta.sweeping import Sweeping, names_now
 from pgtide.sinks.delta.target import Target
@@ -142,7 +142,7 @@ class VersionsTable(LakeTable):
         target = self._holding(step)
         if target is None:
             return
-        if has_reached(target, step.at):
+        if has(target, step.at):
             self._batch.skip_write(step.table)
             return
         rows = F.col(IS_CURRENT) & earlier(step.at)
@@ -165,7 +165,7 @@ class VersionsTable(LakeTable):
         """A column that was added with a default has it in the current versions."""
         plan = self._plan(step)
         target = self._ready(step, plan.columns())
-        if target is None or not step.defaults or has_reached(target, step.at):
+        if target is None or not step.defaults or has(target, step.at):
             return
         self._fill(target, plan, step, F.col(IS_CURRENT) & earlier(step.at))
 
