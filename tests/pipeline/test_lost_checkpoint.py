@@ -9,13 +9,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgtide.errors import TargetUnavailable
+from pgtide.log.storage import Storage
 from pgtide.pipeline.reading import LogFrames
 from pgtide.pipeline.steps import Step
 from pgtide.position import Lsn, Position
-from pgtide.sinks.delta import reached
+from pgtide.sinks.delta import lake, moving, reached
 from pgtide.sinks.delta.lake_table import LakeTable
 from tests.fixtures.capture import Captured
-from tests.pipeline.test_mirror import check_equal, run_pipeline
+from tests.pipeline.test_mirror import check_equal, mirror, run_pipeline
 from tests.sinks.lakes import lose_checkpoint
 
 LARGE = """CREATE TABLE t (id int PRIMARY KEY, n int, doc text);
@@ -108,3 +109,52 @@ ALTER TABLE low ALTER doc SET STORAGE EXTERNAL;
     lose_checkpoint(captured, "lake")
     deliver_cut(spark, captured, 1)
     check_equal(spark, captured, "t")
+
+
+@pytest.mark.parametrize("mode", ["mirror", pytest.param("history", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("between", ["INSERT INTO t VALUES (4);", "TRUNCATE t;"])
+def test_a_table_waits_for_the_name_of_a_dropped_one(
+    spark: SparkSession,
+    captured: Captured,
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str,
+    between: str,
+) -> None:
+    """What the old one got after the new one was made has nothing to do with the new one."""
+    captured.run("CREATE TABLE t (id int PRIMARY KEY);\nINSERT INTO t VALUES (1);")
+    captured.run("CREATE TABLE fresh (id int PRIMARY KEY);\nINSERT INTO fresh VALUES (2);")
+    captured.run(f"{between}\nDROP TABLE t;\nALTER TABLE fresh RENAME TO t;")
+    sink = {"type": "delta", "path": str(captured.directory / "lake"), "mode": mode}
+
+    def stop(spark: SparkSession, storage: Storage, place: str, to: str) -> None:
+        moving.move(spark, storage, place, to)
+        if to == "public/t":
+            raise TargetUnavailable("stopped behind the rename")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lake, "move", stop)
+        with pytest.raises(TargetUnavailable, match="stopped"):
+            run_pipeline(spark, captured, sink=sink)
+    for every in (None, 1):
+        deliver_cut(spark, captured, every, sink=sink)
+        assert mirror(spark, captured, "t") == [(2,)]
+        lose_checkpoint(captured, "lake")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dropped_tables", ["keep", "drop"])
+def test_a_dropped_table_had_other_names(
+    spark: SparkSession, captured: Captured, dropped_tables: str
+) -> None:
+    """It comes by once more, and does not take the last one from the table that has it now."""
+    captured.run("CREATE TABLE a (id int PRIMARY KEY);\nINSERT INTO a VALUES (1);")
+    captured.run("CREATE TABLE fresh (id int PRIMARY KEY);\nINSERT INTO fresh VALUES (2);")
+    captured.run("ALTER TABLE a RENAME TO b;\nINSERT INTO b VALUES (3);")
+    captured.run("ALTER TABLE b RENAME TO t;\nINSERT INTO t VALUES (4);")
+    captured.run("DROP TABLE t;\nALTER TABLE fresh RENAME TO t;\nINSERT INTO t VALUES (5);")
+    path = str(captured.directory / "lake")
+    sink = {"type": "delta", "path": path, "dropped_tables": dropped_tables}
+    for every in (None, 1, 2):
+        deliver_cut(spark, captured, every, sink=sink)
+        check_equal(spark, captured, "t")
+        lose_checkpoint(captured, "lake")
