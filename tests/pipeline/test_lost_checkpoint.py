@@ -158,3 +158,16 @@ def test_a_dropped_table_had_other_names(
         deliver_cut(spark, captured, every, sink=sink)
         check_equal(spark, captured, "t")
         lose_checkpoint(captured, "lake")
+
+
+def test_rows_that_are_there_and_rows_that_are_not(spark: SparkSession, captured: Captured) -> None:
+    """In one write, and the table has had its columns for some of them only, and gets others."""
+    sink: dict[str, Any] = {"type": "delta", "path": str(captured.directory / "lake")}
+    captured.run("CREATE TABLE t (id int PRIMARY KEY);\nINSERT INTO t VALUES (1);")
+    run_pipeline(spark, captured, sink=sink)
+    captured.run("INSERT INTO t VALUES (2);")
+    run_pipeline(spark, captured, sink=sink | {"committed_at": True})
+    captured.run("INSERT INTO t VALUES (3);")
+    lose_checkpoint(captured, "lake")
+    run_pipeline(spark, captured, sink=sink | {"committed_at": True, "soft_delete": True})
+    check_equal(spark, captured, "t")

@@ -36,6 +36,7 @@ from pgtide.sinks.delta.key_types import refuse_other_keys
 from pgtide.sinks.delta.lake import Lake, is_later, name_aside
 from pgtide.sinks.delta.mirror import MirrorPlan
 from pgtide.sinks.delta.quarantine import Quarantine
+from pgtide.sinks.delta.reached import first_missing
 from pgtide.sinks.delta.reshape import reshape
 from pgtide.sinks.delta.sharing import shared
 from pgtide.sinks.delta.target import (
@@ -184,6 +185,11 @@ class LakeTable(ABC):
             self._refuse_routes(step.table, target, int(properties[RELATION_PROPERTY]))
         if not fits and is_later(properties, at):
             return None
+        if table is not None and fits and isinstance(step, Rows):
+            # Some of its rows may be there, from before the table got the columns that it has.
+            at = max(at, first_missing(table))
+            if step.high < at:
+                return None
         shaped_at = properties.get(SHAPED_AT_PROPERTY)
         if shaped_at is not None and at < Position.parse(shaped_at):
             return None

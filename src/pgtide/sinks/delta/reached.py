@@ -49,7 +49,7 @@ class Portion:
 def has(target: Target, at: Position) -> bool:
     """Whether the table has all up to a position."""
     table = target.open()
-    return table is not None and at < _first_missing(table)
+    return table is not None and at < first_missing(table)
 
 
 @contextmanager
@@ -74,7 +74,7 @@ def _announce(target: Target, lsn: Lsn) -> None:
     """Have the table say which transaction it may have a part of; all before that is there."""
     table = target.open()
     assert table is not None, "it was made ready"
-    first = _first_missing(table)
+    first = first_missing(table)
     if first.seq and first.lsn != lsn:
         # It has parts of another, and nobody would know any more.
         note(target, Transaction(REACHED, int(lsn) - 1))
@@ -103,14 +103,14 @@ def pending(target: Target, step: Rows, *, cut: bool) -> Iterator[Portion | None
     """
     table = target.open()
     assert table is not None, "it was made ready"
-    first = _first_missing(table)
+    first = first_missing(table)
     for portion in _portions(step) if cut else [_upto(step)]:
         low = max(portion.step.low, first)
         rows = replace(portion.step, low=low)
         yield replace(portion, step=rows) if low <= rows.high else None
 
 
-def _first_missing(table: DeltaTable) -> Position:
+def first_missing(table: DeltaTable) -> Position:
     """Where what a table does not have begins, be it inside a transaction."""
     reached = transaction_of(table, REACHED)
     partly = Lsn.parse(table.metadata().configuration.get(PARTLY_PROPERTY, "0/0"))
