@@ -312,3 +312,9 @@ def test_a_part_of_a_transaction_is_there(spark: SparkSession, tmp_path: Path) -
     assert write(step((150, 0), (200, 5)), cut=True) == ["0/C8:4"]
     assert write(step((100, 0), (300, 0)), cut=False) == ["0/C8:6"]
     assert write(step((100, 0), (300, 0)), cut=False) == []
+    # Killed when it has told of the next, of a part of which there is nothing yet.
+    assert write(step((400, 0), (400, 2)), cut=True) == ["0/190:0"]
+    (portion,) = pending(target, step((500, 0), (500, 2)), cut=True)
+    assert portion is not None
+    portion.announce(target)
+    assert write(step((400, 0), (600, 0)), cut=False) == ["0/1F4:0"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -100,6 +101,17 @@ def test_a_partition() -> None:
     # TRUNCATE of a partitioned table names each of its partitions.
     emptied: list[Step] = [truncated(7, LOW), truncated(8, HIGH)]
     assert counting([*steps, *emptied]) == [rows(6), emptied[0], emptied[1]]
+
+
+def test_a_partition_with_rows_that_lack_values() -> None:
+    """What they need has to be there wherever the batch is cut off."""
+    patch = rows(3, *LEAVES, of=MORE)
+    patch = replace(patch, traits=replace(patch.traits, unsent=(1,)))
+    steps: list[Step] = [rows(1, *LEAVES), Reshaped(T, at(2), MORE), patch]
+    parted = [*steps, truncated(4, LOW, MORE)]
+    assert counting(parted) == parted
+    whole = truncated(4, of=MORE)
+    assert counting([*steps, whole]) == [rows(1), steps[1], replace(patch, shapes=()), whole]
 
 
 def test_columns_and_names_are_followed() -> None:

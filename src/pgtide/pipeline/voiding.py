@@ -7,7 +7,7 @@ through all of it, so that the table ends as if every step had been done.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -23,7 +23,7 @@ def what_counts(steps: Sequence[Step], empties: Callable[[Truncated], bool]) -> 
     ``empties``: whether nothing stays of the rows that a TRUNCATE takes away. Rows without shapes
     have a layout to be followed, and nothing to be written.
     """
-    void = _Void()
+    void = _Void(patched=frozenset(_patched(steps)))
     following: dict[TableName, Layout] = {}  # of rows, while nothing but rows follows them
     counting: list[_Numbered] = []
     for number, step in reversed([*enumerate(steps)]):
@@ -53,6 +53,7 @@ def what_counts(steps: Sequence[Step], empties: Callable[[Truncated], bool]) -> 
 class _Void:
     """What later steps of a batch take away."""
 
+    patched: frozenset[int]  # relations with rows that lack values
     relations: set[int] = field(default_factory=set)
     partitions: set[tuple[int, int]] = field(default_factory=set)  # each with its relation
 
@@ -60,7 +61,9 @@ class _Void:
         relation = step.layout.shape.oid
         if step.partition is None:
             self.relations.add(relation)
-        else:
+        elif relation not in self.patched:
+            # A batch that is cut off has rows of other partitions, and passes for done up to
+            # there: a row that lacks values would not find the one that it needs.
             self.partitions.add((relation, step.partition))
 
     def has(self, layout: Layout, partition: int | None) -> bool:
@@ -76,6 +79,12 @@ class _Void:
         """The sweeps that may find something."""
         sweeps = tuple(s for s in step.sweeps if not self.has(step.layout, s.partition))
         return replace(step, sweeps=sweeps) if sweeps else None
+
+
+def _patched(steps: Iterable[Step]) -> Iterator[int]:
+    for step in steps:
+        if isinstance(step, Rows) and step.traits.unsent:
+            yield step.layout.shape.oid
 
 
 def _joined(steps: Iterable[_Numbered]) -> list[_Numbered]:

@@ -39,6 +39,12 @@ def name_aside(name: TableName, relation: int) -> TableName:
     return schema, f"{table}__{relation}"
 
 
+def is_later(properties: Mapping[str, str], at: Position) -> bool:
+    """Whether a table got its name, or the columns that it has, behind a position."""
+    marks = (SHAPED_AT_PROPERTY, RENAMED_AT_PROPERTY)
+    return any(at < Position.parse(properties[mark]) for mark in marks if mark in properties)
+
+
 class Lake:
     """The tables that one writer works on."""
 
@@ -92,13 +98,19 @@ class Lake:
         name = self._places.get(relation)
         if name is None:
             return  # nothing was written yet
-        renamed_at = self._by_name(name).properties().get(RENAMED_AT_PROPERTY)
-        if renamed_at is None or Position.parse(renamed_at) < at:
+        table = self._by_name(name)
+        renamed_at = table.properties().get(RENAMED_AT_PROPERTY)
+        if renamed_at is None or Position.parse(renamed_at) <= at:
             holder = self.holder(to)
             if holder not in (None, relation):
-                self.set_aside(to, holder)  # it was dropped: no other table has this name now
+                # One of the two was dropped: the name is the later one's.
+                if is_later(self._properties(to), at):
+                    to = name_aside(to, relation)
+                else:
+                    self.set_aside(to, holder)
+            # First the mark: whoever finds it under its new name sees since when it has that.
+            table.set_properties({RENAMED_AT_PROPERTY: str(at)})
             self._move(relation, to)
-            self._by_name(to).set_properties({RENAMED_AT_PROPERTY: str(at)})
 
     def follow(self, relation: int, to: TableName, at: Position) -> None:
         """Rename a table of whose rename nobody told, unless the name is taken."""
@@ -136,9 +148,7 @@ class Lake:
     def drop(self, name: TableName, at: Position) -> None:
         """Delete a table with its files, unless another has taken its place since."""
         place = self._by_name(name)
-        now = place.properties()
-        marks = [now[mark] for mark in (SHAPED_AT_PROPERTY, RENAMED_AT_PROPERTY) if mark in now]
-        if any(at < Position.parse(mark) for mark in marks):
+        if is_later(place.properties(), at):
             return
         remove(self._spark, self._storage, table_path(name))
         self._places = {r: n for r, n in self._places.items() if n != name}

@@ -33,10 +33,10 @@ from pgtide.sinks.added_columns import AddedColumns
 from pgtide.sinks.delta.columns import RELATION, TargetColumn, existing_columns
 from pgtide.sinks.delta.filling import fill_columns
 from pgtide.sinks.delta.key_types import refuse_other_keys
-from pgtide.sinks.delta.lake import Lake
+from pgtide.sinks.delta.lake import Lake, is_later, name_aside
 from pgtide.sinks.delta.mirror import MirrorPlan
 from pgtide.sinks.delta.quarantine import Quarantine
-from pgtide.sinks.delta.reached import has_begun, has_reached
+from pgtide.sinks.delta.reached import first_missing, has, has_begun
 from pgtide.sinks.delta.reshape import reshape
 from pgtide.sinks.delta.sharing import shared
 from pgtide.sinks.delta.target import (
@@ -75,7 +75,15 @@ class LakeTable(ABC):
     def look(self) -> dict[int, TableName]:
         """Where in the lake relations are, by any name of these tables; before anybody writes."""
         routed = {self._name(table) for table in _all_names(self._work, self._batch)}
-        return self._lake.look(routed)
+        found = self._lake.look(routed)
+        missing = {(step.table, r) for step in self._work.steps if (r := _relation(step))}
+        aside = {
+            name_aside(self._name(table), relation)
+            for name, relation in missing
+            if relation not in found
+            for table in {name, *self._names_of(relation)}
+        }
+        return found | self._lake.look(aside)
 
     def apply(self, places: Mapping[int, TableName]) -> None:
         """Apply the steps in order; those that were applied before are passed over."""
@@ -124,17 +132,21 @@ class LakeTable(ABC):
     def _holding(self, step: Truncated) -> Target | None:
         """The table that has the rows of a TRUNCATE; None if it cannot have any.
 
-        It learns to tell partitions apart when the first row of one comes.
+        Another may have its name by now. It learns to tell partitions apart when the first row
+        of one comes.
         """
-        target = self._lake.target(self._name(step.table), step.layout.shape.oid)
-        if not target.exists() or (step.partition and RELATION not in target.schema.names):
+        relation = step.layout.shape.oid
+        target = self._lake.target(self._name(step.table), relation)
+        if target.properties().get(RELATION_PROPERTY) != str(relation):
+            return None
+        if step.partition and RELATION not in target.schema.names:
             return None
         return target
 
     def _fill(self, target: Target, plan: Plan, step: Reshaped, rows: Column) -> None:
         """Give these rows, from before a command, what it gave them in the columns it added."""
         added = AddedColumns(target.spark, step, plan.rules, plan.reader)
-        if not added.names or has_reached(target, step.at):
+        if not added.names or has(target, step.at):
             return
         shaped = shaped_by(target, step)
         there = (shaped or added.hinges) and not target.frame().filter(rows).isEmpty()
@@ -176,6 +188,13 @@ class LakeTable(ABC):
             return target
         if table is not None and not fits:
             self._refuse_routes(step.table, target, int(properties[RELATION_PROPERTY]))
+        if not fits and is_later(properties, at):
+            return None
+        if table is not None and fits and isinstance(step, Rows):
+            # Some of its rows may be there, from before the table got the columns that it has.
+            at = max(at, first_missing(table))
+            if step.high < at:
+                return None
         shaped_at = properties.get(SHAPED_AT_PROPERTY)
         if shaped_at is not None and at < Position.parse(shaped_at):
             return None
@@ -231,6 +250,13 @@ class LakeTable(ABC):
         newest = max(shapes, key=lambda shape: shape.id, default=None)
         if newest is not None and (newest.schema, newest.table) != table:
             raise _shared((newest.schema, newest.table), table, target)
+
+
+def _relation(step: Step) -> int | None:
+    """The relation that a step is about; a drop says only the name."""
+    if isinstance(step, Renamed):
+        return step.relation
+    return None if isinstance(step, Dropped) else step.layout.shape.oid
 
 
 def _all_names(work: TableWork, batch: Batch) -> set[TableName]:

@@ -19,7 +19,7 @@ from pgtide.sinks.delta.lake_table import LakeTable
 from pgtide.sinks.delta.merging import Merge, fill, merge
 from pgtide.sinks.delta.mirror import OWN, MirrorPlan
 from pgtide.sinks.delta.quarantine import NOT_SENT
-from pgtide.sinks.delta.reached import Portion, has_reached, note_reached_before, writes
+from pgtide.sinks.delta.reached import Portion, emptying, has, writes
 from pgtide.sinks.delta.snapshot_rows import snapshot_marks
 from pgtide.sinks.delta.sweeping import Sweeping, names_now
 from pgtide.sinks.delta.target import Target
@@ -145,7 +145,7 @@ class MirrorTable(LakeTable):
         target = self._holding(step)
         if target is None:
             return
-        if has_reached(target, step.at):
+        if has(target, step.at):
             self._batch.skip_write(step.table)
             return
         before = earlier(step.at)
@@ -154,13 +154,26 @@ class MirrorTable(LakeTable):
             changed = {LSN: F.lit(int(step.at.lsn)), SEQ: F.lit(step.at.seq)}
             target.table().update(rows, {DELETED: F.lit(True), **changed})
         else:
-            target.table().delete(rows)
-            # What it made void was not written: nobody else would say that it is done.
-            note_reached_before(target, step.at)
+            with emptying(target, step.at, inside=self._voids_patches(step)):
+                target.table().delete(rows)
 
     def _keeps_rows(self, step: Truncated) -> bool:
         """Whether the rows stay, marked as deleted."""
         return self._settings.soft_delete and bool(step.layout.key_names)
+
+    def _voids_patches(self, step: Truncated) -> bool:
+        """Whether rows of its own transaction may lack values: they are not to come once more.
+
+        What would come before the TRUNCATE finds no row to take them from. Others do no harm.
+        """
+        return any(
+            isinstance(other, Rows)
+            and other.layout.shape.oid == step.layout.shape.oid
+            and other.traits.unsent
+            and other.low < step.at
+            and other.high.lsn == step.at.lsn
+            for other in self._work.steps
+        )
 
     def _swept(self, step: Swept) -> None:
         plan = self._plan(step.table, step.layout)

@@ -12,6 +12,7 @@ stands in a property, set before: after a lost checkpoint batches end elsewhere.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from deltalake import DeltaTable, Transaction
@@ -37,26 +38,51 @@ class Portion:
     def announce(self, target: Target) -> None:
         """Have the table say which transaction it may have a part of."""
         if self.partial:
-            target.set_properties({PARTLY_PROPERTY: str(self.step.high.lsn)})
+            _announce(target, self.step.high.lsn)
 
     def append(self, target: Target, rows: DataFrame, marks: Sequence[Transaction] = ()) -> None:
         """Write rows of the table."""
         append(target, rows, self.id, marks)
 
 
-def has_reached(target: Target, at: Position) -> bool:
-    """Whether the table has all of the transaction of a position."""
-    return target.transaction(REACHED) >= at.lsn
+def has(target: Target, at: Position) -> bool:
+    """Whether the table has all up to a position."""
+    table = target.open()
+    return table is not None and at < first_missing(table)
 
 
 def has_begun(target: Target) -> bool:
     """Whether changes of rows have come to the table, be it that none of them stayed."""
-    return target.transaction(REACHED) >= 0 or PARTLY_PROPERTY in target.properties()
+    return has(target, Position(Lsn(0)))
 
 
-def note_reached_before(target: Target, at: Position) -> None:
-    """Have a table say that it has all that was committed before the transaction of a position."""
-    note(target, Transaction(REACHED, int(at.lsn) - 1))
+@contextmanager
+def emptying(target: Target, at: Position, *, inside: bool) -> Iterator[None]:
+    """Deletes in here are a TRUNCATE, and say that all before it is done: void, it was not written.
+
+    All that was committed before, or, ``inside``, its own transaction up to there as well.
+    """
+    id = Transaction(REACHED, int(at.lsn) - 1)
+    if inside:
+        _announce(target, at.lsn)
+        id = Transaction(_part_id(at.lsn), at.seq)
+    if target.written(id):
+        yield
+        return
+    with target.idempotent(id):
+        yield
+    note(target, id)  # Spark commits nothing where there was nothing to delete
+
+
+def _announce(target: Target, lsn: Lsn) -> None:
+    """Have the table say which transaction it may have a part of; all before that is there."""
+    table = target.open()
+    assert table is not None, "it was made ready"
+    first = first_missing(table)
+    if first.seq and first.lsn != lsn:
+        # It has parts of another, and nobody would know any more.
+        note(target, Transaction(REACHED, int(lsn) - 1))
+    target.set_properties({PARTLY_PROPERTY: str(lsn)})
 
 
 def writes(
@@ -81,14 +107,14 @@ def pending(target: Target, step: Rows, *, cut: bool) -> Iterator[Portion | None
     """
     table = target.open()
     assert table is not None, "it was made ready"
-    first = _first_missing(table)
+    first = first_missing(table)
     for portion in _portions(step) if cut else [_upto(step)]:
         low = max(portion.step.low, first)
         rows = replace(portion.step, low=low)
         yield replace(portion, step=rows) if low <= rows.high else None
 
 
-def _first_missing(table: DeltaTable) -> Position:
+def first_missing(table: DeltaTable) -> Position:
     """Where what a table does not have begins, be it inside a transaction."""
     reached = transaction_of(table, REACHED)
     partly = Lsn.parse(table.metadata().configuration.get(PARTLY_PROPERTY, "0/0"))

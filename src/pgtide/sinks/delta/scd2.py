@@ -17,7 +17,7 @@ from pgtide.position import Position
 from pgtide.sinks.delta.columns import LSN, RELATION, SEQ, earlier
 from pgtide.sinks.delta.lake_table import LakeTable
 from pgtide.sinks.delta.mirror import newer
-from pgtide.sinks.delta.reached import Portion, has_reached, writes
+from pgtide.sinks.delta.reached import Portion, has, writes
 from pgtide.sinks.delta.snapshot_rows import snapshot_marks
 from pgtide.sinks.delta.sweeping import Sweeping, names_now
 from pgtide.sinks.delta.target import Target
@@ -143,7 +143,7 @@ class VersionsTable(LakeTable):
         target = self._holding(step)
         if target is None:
             return
-        if has_reached(target, step.at):
+        if has(target, step.at):
             self._batch.skip_write(step.table)
             return
         rows = F.col(IS_CURRENT) & earlier(step.at)
