@@ -28,7 +28,6 @@ from pgtide.pipeline.steps import (
     position_of,
 )
 from pgtide.position import Position
-from pgtide.shape import Shape
 from pgtide.sinks.added_columns import AddedColumns
 from pgtide.sinks.delta.columns import RELATION, TargetColumn, existing_columns
 from pgtide.sinks.delta.filling import fill_columns
@@ -38,7 +37,7 @@ from pgtide.sinks.delta.mirror import MirrorPlan
 from pgtide.sinks.delta.quarantine import Quarantine
 from pgtide.sinks.delta.reached import first_missing, has, has_begun
 from pgtide.sinks.delta.reshape import reshape
-from pgtide.sinks.delta.sharing import shared
+from pgtide.sinks.delta.source_names import SourceNames
 from pgtide.sinks.delta.target import (
     MODE_PROPERTY,
     RELATION_PROPERTY,
@@ -69,19 +68,20 @@ class LakeTable(ABC):
         self._batch = batch
         self._work = work
         self._settings = settings
+        self._names = SourceNames(batch)
         self._lake = Lake(spark, settings, batch.source)
         self._quarantine = Quarantine(spark, settings, batch)
 
     def look(self) -> dict[int, TableName]:
         """Where in the lake relations are, by any name of these tables; before anybody writes."""
-        routed = {self._name(table) for table in _all_names(self._work, self._batch)}
+        routed = {self._name(table) for table in self._names.ever(self._work.tables)}
         found = self._lake.look(routed)
         missing = {(step.table, r) for step in self._work.steps if (r := _relation(step))}
         aside = {
             name_aside(self._name(table), relation)
             for name, relation in missing
             if relation not in found
-            for table in {name, *self._names_of(relation)}
+            for table in {name, *self._names.of(relation)}
         }
         return found | self._lake.look(aside)
 
@@ -168,13 +168,13 @@ class LakeTable(ABC):
         return there and {"insert", "delete"} <= self._batch.rules(step.table).operations
 
     def _name(self, table: TableName) -> TableName:
-        return self._batch.rules(table).target
+        return self._names.target(table)
 
     def _ready(self, step: Rows | Reshaped, columns: list[TargetColumn]) -> Target | None:
         """The table with these columns; None if it has gone on to those of a later step."""
         relation, at = step.layout.shape.oid, position_of(step)
         name = self._name(step.table)
-        if self._lake.place(relation) not in (None, *self._names_from(step.layout.shape)):
+        if self._lake.place(relation) not in (None, *self._names.targets_from(step.layout.shape)):
             self._lake.follow(relation, name, at)
         target = self._lake.target(name, relation)
         table = target.open()
@@ -187,7 +187,7 @@ class LakeTable(ABC):
         if fits and not differs(target, columns):
             return target
         if table is not None and not fits:
-            self._refuse_routes(step.table, target, int(properties[RELATION_PROPERTY]))
+            self._names.refuse_routes(step.table, target.path, int(properties[RELATION_PROPERTY]))
         if not fits and is_later(properties, at):
             return None
         if table is not None and fits and isinstance(step, Rows):
@@ -208,7 +208,7 @@ class LakeTable(ABC):
             reshape(target, columns, drop=drop)
             return target
         if table is not None:
-            self._refuse_shared(step.table, target, int(properties[RELATION_PROPERTY]))
+            self._names.refuse_shared(step.table, target.path, int(properties[RELATION_PROPERTY]))
         if table is not None and self.keeps_past:
             self._lake.set_aside(name, int(properties[RELATION_PROPERTY]))
         # Nothing is there, or another table of this name, which was dropped since.
@@ -223,33 +223,11 @@ class LakeTable(ABC):
         self._lake.placed(relation, name)
         return target
 
-    def _names_from(self, shape: Shape) -> set[TableName]:
-        """The names in the lake that a relation has while it has a shape, and later."""
-        shapes = [s for s in self._batch.shapes.values() if s.oid == shape.oid and s.id >= shape.id]
-        return {self._name((s.schema, s.table)) for s in (shape, *shapes)}
-
-    def _names_of(self, relation: int) -> set[TableName]:
-        """The names at the source that a relation has had."""
-        return {(s.schema, s.table) for s in self._batch.shapes.values() if s.oid == relation}
-
     def _is_ours(self, table: TableName) -> bool:
         """Whether the table of the lake has been this one's, and not of one with another route."""
         holder = self._lake.holder(self._name(table))
-        names = set() if holder is None else self._names_of(holder)
+        names = set() if holder is None else self._names.of(holder)
         return not names or table in names
-
-    def _refuse_routes(self, table: TableName, target: Target, relation: int) -> None:
-        """Refuse to share a table of the lake with one that never had this name."""
-        names = self._names_of(relation)
-        if names and table not in names:
-            raise _shared(max(names), table, target)
-
-    def _refuse_shared(self, table: TableName, target: Target, relation: int) -> None:
-        """Two tables of the source in one of the lake would replace each other for ever."""
-        shapes = [shape for shape in self._batch.shapes.values() if shape.oid == relation]
-        newest = max(shapes, key=lambda shape: shape.id, default=None)
-        if newest is not None and (newest.schema, newest.table) != table:
-            raise _shared((newest.schema, newest.table), table, target)
 
 
 def _relation(step: Step) -> int | None:
@@ -257,17 +235,6 @@ def _relation(step: Step) -> int | None:
     if isinstance(step, Renamed):
         return step.relation
     return None if isinstance(step, Dropped) else step.layout.shape.oid
-
-
-def _all_names(work: TableWork, batch: Batch) -> set[TableName]:
-    """The names that the tables have had or will have: one that comes again has the last."""
-    shapes = [((shape.schema, shape.table), shape.oid) for shape in batch.shapes.values()]
-    relations = {oid for name, oid in shapes if name in work.tables}
-    return {*work.tables, *(name for name, oid in shapes if oid in relations)}
-
-
-def _shared(one: TableName, other: TableName, target: Target) -> TargetError:
-    return shared([".".join(one), ".".join(other)], target.path)
 
 
 def _other_mode(target: Target, mode: str) -> TargetError:

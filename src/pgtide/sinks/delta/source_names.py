@@ -1,0 +1,53 @@
+"""The names that tables have had at the source, as shapes of the log tell, and where they go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pgtide.pipeline.batch import Batch
+from pgtide.shape import Shape
+from pgtide.sinks.delta.sharing import shared
+from pgtide.spark.layout import TableName
+
+
+class SourceNames:
+    """What tables were and are called, in a batch."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+
+    def target(self, table: TableName) -> TableName:
+        """The name in the lake."""
+        return self._batch.rules(table).target
+
+    def of(self, relation: int) -> set[TableName]:
+        """The names that a relation has had."""
+        return {(s.schema, s.table) for s in self._shapes if s.oid == relation}
+
+    def ever(self, tables: Iterable[TableName]) -> set[TableName]:
+        """The names that tables have had or will have: one that comes again has the last."""
+        names = {*tables}
+        relations = {s.oid for s in self._shapes if (s.schema, s.table) in names}
+        return names | {(s.schema, s.table) for s in self._shapes if s.oid in relations}
+
+    def targets_from(self, shape: Shape) -> set[TableName]:
+        """The names in the lake that a relation has while it has a shape, and later."""
+        shapes = [s for s in self._shapes if s.oid == shape.oid and s.id >= shape.id]
+        return {self.target((s.schema, s.table)) for s in (shape, *shapes)}
+
+    def refuse_routes(self, table: TableName, place: str, relation: int) -> None:
+        """Refuse to share a relation's place in the lake with a table that never had its name."""
+        names = self.of(relation)
+        if names and table not in names:
+            raise shared([".".join(max(names)), ".".join(table)], place)
+
+    def refuse_shared(self, table: TableName, place: str, relation: int) -> None:
+        """Two tables of the source in one of the lake would replace each other for ever."""
+        shapes = [shape for shape in self._shapes if shape.oid == relation]
+        newest = max(shapes, key=lambda shape: shape.id, default=None)
+        if newest is not None and (newest.schema, newest.table) != table:
+            raise shared([newest.name, ".".join(table)], place)
+
+    @property
+    def _shapes(self) -> Iterable[Shape]:
+        return self._batch.shapes.values()
