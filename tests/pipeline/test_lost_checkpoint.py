@@ -160,6 +160,35 @@ def test_a_dropped_table_had_other_names(
         lose_checkpoint(captured, "lake")
 
 
+@pytest.mark.parametrize(
+    ("end", "dropped_tables"),
+    [
+        pytest.param("DROP TABLE b;", "drop", id="deleted"),
+        pytest.param(
+            "ALTER TABLE b RENAME TO c;\nDROP TABLE c;\nCREATE TABLE c (id int);",
+            "keep",
+            id="replaced",
+        ),
+    ],
+)
+def test_a_dropped_table_has_lost_its_first_name(
+    spark: SparkSession, captured: Captured, end: str, dropped_tables: str
+) -> None:
+    """Rows from under that name are passed over, and an update lacks what they had."""
+    captured.run(LARGE.replace(" t ", " a "))
+    captured.run("CREATE TABLE fresh (id int PRIMARY KEY);\nINSERT INTO fresh VALUES (2);")
+    captured.run("ALTER TABLE a RENAME TO b;\nUPDATE b SET n = 1;")
+    captured.run(f"{end}\nALTER TABLE fresh RENAME TO a;")
+    path = captured.directory / "lake"
+    sink = {"type": "delta", "path": str(path), "dropped_tables": dropped_tables}
+    for every in (None, 1):
+        deliver_cut(spark, captured, every, sink=sink)
+        check_equal(spark, captured, "a")
+        tables = {table.name for table in (path / "public").iterdir()}
+        assert tables == ({"a"} if dropped_tables == "drop" else {"a", "c"})
+        lose_checkpoint(captured, "lake")
+
+
 def test_rows_that_are_there_and_rows_that_are_not(spark: SparkSession, captured: Captured) -> None:
     """In one write, and the table has had its columns for some of them only, and gets others."""
     sink: dict[str, Any] = {"type": "delta", "path": str(captured.directory / "lake")}

@@ -127,7 +127,7 @@ def test_columns_and_names_are_followed() -> None:
         Reshaped(T, at(7), other),
         rows(8, 2, of=other),
         truncated(9, of=as_u),
-        Dropped(T, at(10)),
+        Dropped(T, at(10), 1),
     ]
     assert counting(steps) == [
         rows(3),

@@ -160,6 +160,12 @@ def test_rules_apply_to_defaults(spark: SparkSession, captured: Captured) -> Non
         run(spark, captured, "mirror", rules=RULES, tables=["public.bag"])
     assert "public.bag" in caught.value.detail
     assert "nick" not in str(caught.value)
+    # Nothing is left that would have to be read.
+    captured.run("TRUNCATE bag;\nINSERT INTO bag VALUES ('b', 'x');")
+    captured.capture()
+    lose_checkpoint(captured, "mirror")
+    run(spark, captured, "mirror", rules=RULES, tables=["public.bag"])
+    assert rows(table(spark, captured, "mirror", "bag"), "nick") == [("bx",)]
 
 
 @pytest.mark.slow

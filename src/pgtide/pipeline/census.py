@@ -155,7 +155,7 @@ def _barriers(
     for item in mark.payload.get("dropped", ()):
         # A partition's own rows leave the root with it, which only a new look can tell.
         if item["type"] == "table" and "root" not in item:
-            yield Dropped((item["schema"], item["name"]), mark.at)
+            yield Dropped((item["schema"], item["name"]), mark.at, item["oid"])
     for item in mark.payload.get("objects", ()):
         change = histories.change(item, mark.at.lsn)
         if change is not None and not change.after.root_oid:

@@ -89,6 +89,7 @@ class Dropped:
 
     table: TableName
     at: Position
+    relation: int
 
 
 Step: TypeAlias = Rows | Truncated | Swept | Reshaped | Renamed | Dropped

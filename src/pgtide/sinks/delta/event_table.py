@@ -65,7 +65,7 @@ class EventTable(LakeTable):
     def _swept(self, step: Swept) -> None:
         raise AssertionError("a sweep is no event")
 
-    def _reshaped(self, step: Reshaped) -> None:
+    def _reshaped(self, step: Reshaped, later: Sequence[Step]) -> None:
         self._ready(step, self._columns(step))
 
     def _joined(self, steps: Iterable[Step]) -> list[Step]:

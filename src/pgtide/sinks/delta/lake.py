@@ -16,6 +16,7 @@ from pgtide.errors import TargetError
 from pgtide.log.source import LogSource
 from pgtide.log.storage import Storage
 from pgtide.position import Position
+from pgtide.sinks.delta.gone import Gone
 from pgtide.sinks.delta.moving import move, name_taken, remove
 from pgtide.sinks.delta.target import (
     RELATION_PROPERTY,
@@ -53,6 +54,7 @@ class Lake:
         self._settings = settings
         self._storage = Storage(settings.path, dict(settings.storage))
         self.source = source_text(source)
+        self._gone = Gone(self._storage, self.source)
         self._places: dict[int, TableName] = {}
 
     def look(self, names: Iterable[TableName]) -> dict[int, TableName]:
@@ -145,10 +147,21 @@ class Lake:
         move(self._spark, self._storage, table_path(name), table_path(to))
         self._places[relation] = to
 
-    def drop(self, name: TableName, at: Position) -> None:
-        """Delete a table with its files, unless another has taken its place since."""
-        place = self._by_name(name)
-        if is_later(place.properties(), at):
+    def drop(self, relation: int, at: Position) -> None:
+        """Delete a table with its files, unless it is of a later relation with the same id."""
+        name = self._places.get(relation)
+        if name is None or is_later(self._properties(name), at):
             return
+        self._gone.note(relation, at)
         remove(self._spark, self._storage, table_path(name))
-        self._places = {r: n for r, n in self._places.items() if n != name}
+        del self._places[relation]
+
+    def replaced(self, relation: int, at: Position) -> None:
+        """Note that another table takes the place of a dropped one, rows and all."""
+        self._gone.note(relation, at)
+        self._places.pop(relation, None)
+
+    def is_gone(self, relation: int, at: Position) -> bool:
+        """Whether a relation's table was deleted or replaced, and the position is before that."""
+        gone_at = self._gone.since(relation)
+        return gone_at is not None and at < gone_at

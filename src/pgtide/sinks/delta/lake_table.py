@@ -76,7 +76,7 @@ class LakeTable(ABC):
         """Where in the lake relations are, by any name of these tables; before anybody writes."""
         routed = {self._name(table) for table in self._names.ever(self._work.tables)}
         found = self._lake.look(routed)
-        missing = {(step.table, r) for step in self._work.steps if (r := _relation(step))}
+        missing = {(step.table, _relation(step)) for step in self._work.steps}
         aside = {
             name_aside(self._name(table), relation)
             for name, relation in missing
@@ -106,12 +106,12 @@ class LakeTable(ABC):
                 if self._may_sweep(step):
                     self._swept(step)
             case Reshaped():
-                self._reshaped(step)
+                self._reshaped(step, later)
             case Renamed():
                 self._lake.rename(step.relation, self._name(step.to), step.at)
             case Dropped():
-                if self._settings.dropped_tables == "drop" and self._is_ours(step.table):
-                    self._lake.drop(self._name(step.table), step.at)
+                if self._settings.dropped_tables == "drop":
+                    self._lake.drop(step.relation, step.at)
 
     @abstractmethod
     def _rows(self, step: Rows, later: Sequence[Step]) -> None:
@@ -126,8 +126,8 @@ class LakeTable(ABC):
         """Remove what is gone at the source; done again, at any time, it finds nothing."""
 
     @abstractmethod
-    def _reshaped(self, step: Reshaped) -> None:
-        """Follow a change of the columns."""
+    def _reshaped(self, step: Reshaped, later: Sequence[Step]) -> None:
+        """Follow a change of the columns, which other steps follow."""
 
     def _holding(self, step: Truncated) -> Target | None:
         """The table that has the rows of a TRUNCATE; None if it cannot have any.
@@ -143,7 +143,9 @@ class LakeTable(ABC):
             return None
         return target
 
-    def _fill(self, target: Target, plan: Plan, step: Reshaped, rows: Column) -> None:
+    def _fill(
+        self, target: Target, plan: Plan, step: Reshaped, rows: Column, later: Sequence[Step]
+    ) -> None:
         """Give these rows, from before a command, what it gave them in the columns it added."""
         added = AddedColumns(target.spark, step, plan.rules, plan.reader)
         if not added.names or has(target, step.at):
@@ -151,7 +153,8 @@ class LakeTable(ABC):
         shaped = shaped_by(target, step)
         there = (shaped or added.hinges) and not target.frame().filter(rows).isEmpty()
         # What a filter has kept out it may let in now, whatever the table has.
-        if added.hinges and (there or (added.filtered and has_begun(target))):
+        hidden = added.filtered and has_begun(target)
+        if added.hinges and (there or hidden) and not _leaves_nothing(step, later):
             self._batch.read_again(plan.layout, step.at, added.why)
         if not (shaped and there):
             return
@@ -188,7 +191,7 @@ class LakeTable(ABC):
             return target
         if table is not None and not fits:
             self._names.refuse_routes(step.table, target.path, int(properties[RELATION_PROPERTY]))
-        if not fits and is_later(properties, at):
+        if not fits and (is_later(properties, at) or self._lake.is_gone(relation, at)):
             return None
         if table is not None and fits and isinstance(step, Rows):
             # Some of its rows may be there, from before the table got the columns that it has.
@@ -211,6 +214,8 @@ class LakeTable(ABC):
             self._names.refuse_shared(step.table, target.path, int(properties[RELATION_PROPERTY]))
         if table is not None and self.keeps_past:
             self._lake.set_aside(name, int(properties[RELATION_PROPERTY]))
+        elif table is not None:
+            self._lake.replaced(int(properties[RELATION_PROPERTY]), at)
         # Nothing is there, or another table of this name, which was dropped since.
         made = {
             RELATION_PROPERTY: str(relation),
@@ -223,18 +228,20 @@ class LakeTable(ABC):
         self._lake.placed(relation, name)
         return target
 
-    def _is_ours(self, table: TableName) -> bool:
-        """Whether the table of the lake has been this one's, and not of one with another route."""
-        holder = self._lake.holder(self._name(table))
-        names = set() if holder is None else self._names.of(holder)
-        return not names or table in names
+
+def _relation(step: Step) -> int:
+    """The relation that a step is about."""
+    return step.relation if isinstance(step, Renamed | Dropped) else step.layout.shape.oid
 
 
-def _relation(step: Step) -> int | None:
-    """The relation that a step is about; a drop says only the name."""
-    if isinstance(step, Renamed):
-        return step.relation
-    return None if isinstance(step, Dropped) else step.layout.shape.oid
+def _leaves_nothing(step: Reshaped, later: Sequence[Step]) -> bool:
+    """Whether the source has none of a table's older rows any more, by what follows."""
+    ends = [
+        each
+        for each in later
+        if isinstance(each, Dropped) or (isinstance(each, Truncated) and each.partition is None)
+    ]
+    return any(_relation(end) == step.layout.shape.oid for end in ends)
 
 
 def _other_mode(target: Target, mode: str) -> TargetError:

@@ -195,11 +195,11 @@ class MirrorTable(LakeTable):
         else:
             sweeping.delete()
 
-    def _reshaped(self, step: Reshaped) -> None:
+    def _reshaped(self, step: Reshaped, later: Sequence[Step]) -> None:
         plan = self._plan(step.table, step.layout)
         target = self._ready(step, plan.columns())
         if target is not None:
-            self._fill(target, plan, step, earlier(step.at))
+            self._fill(target, plan, step, earlier(step.at), later)
 
 
 def _marked(sweep: Sweep) -> dict[str, Column]:

@@ -162,12 +162,12 @@ class VersionsTable(LakeTable):
         found = self._batch.frame.filter(at).select("committed_at").head()
         return found["committed_at"] if found else None
 
-    def _reshaped(self, step: Reshaped) -> None:
+    def _reshaped(self, step: Reshaped, later: Sequence[Step]) -> None:
         """What a column that was added has in older rows is in the current versions."""
         plan = self._plan(step)
         target = self._ready(step, plan.columns())
         if target is not None:
-            self._fill(target, plan, step, F.col(IS_CURRENT) & earlier(step.at))
+            self._fill(target, plan, step, F.col(IS_CURRENT) & earlier(step.at), later)
 
 
 def _seen_before(at: Position) -> Column:

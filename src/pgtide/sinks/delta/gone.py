@@ -1,0 +1,35 @@
+"""Which relations had a table in a lake that was deleted, or replaced by another's.
+
+After a lost checkpoint the log tells of them once more. What they got then has no place: part of
+it may be passed over because another table has their name by now, and the rest would lack values.
+Each leaves a note, ``_pgtide/gone/<source>/<relation>``, with the position of its end.
+"""
+
+from __future__ import annotations
+
+from pgtide.log.storage import Storage
+from pgtide.position import Position
+from pgtide.sinks.directories import OWN
+from pgtide.sinks.target_storage import target_answers
+
+
+class Gone:
+    """The notes of one source in a lake."""
+
+    def __init__(self, lake: Storage, source: str) -> None:
+        self._lake = lake
+        self._notes = f"{OWN}/gone/{source}"
+
+    def note(self, relation: int, at: Position) -> None:
+        """Write down, before it happens, that a relation's table ends at a position."""
+        with target_answers():
+            self._lake.replace(self._note_of(relation), str(at).encode())
+
+    def since(self, relation: int) -> Position | None:
+        """The position at which a relation's table ended, None if none did."""
+        with target_answers():
+            note = self._lake.read(self._note_of(relation))
+        return None if note is None else Position.parse(note.decode())
+
+    def _note_of(self, relation: int) -> str:
+        return f"{self._notes}/{relation}"
