@@ -132,6 +132,17 @@ def test_replay_and_what_retention_took(spark: SparkSession, captured: Captured)
         run(spark, other)
 
 
+def test_a_replay_brings_back_what_was_dropped(spark: SparkSession, captured: Captured) -> None:
+    """A lake that is built anew goes by the settings of now."""
+    captured.run("CREATE TABLE t (id int PRIMARY KEY);\nINSERT INTO t VALUES (1);\nDROP TABLE t;")
+    captured.capture()
+    sink = {"type": "delta", "path": str(captured.directory / "lake")}
+    run(spark, configure(captured, sink=sink | {"dropped_tables": "drop"}))
+    assert target_tables(configure(captured), "lake") == []
+    replay(spark, configure(captured, sink=sink), "lake")
+    assert mirror(captured, "t") == [(1,)]
+
+
 def test_replay_from_a_time(captured: Captured) -> None:
     """At the first transaction that was committed then or later, if nothing since then is gone."""
     captured.run("CREATE TABLE t (id int PRIMARY KEY);\nINSERT INTO t VALUES (1);\n")

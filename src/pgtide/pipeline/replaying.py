@@ -30,6 +30,7 @@ from pgtide.pipeline.state_file import StateFile
 from pgtide.position import Lsn, Position
 from pgtide.rules import compile_rules
 from pgtide.shape import Shape
+from pgtide.sinks.delta.gone import forget_gone
 from pgtide.sinks.delta.lake import name_aside
 from pgtide.sinks.delta.moving import recover, remove
 from pgtide.sinks.directories import table_path
@@ -171,3 +172,4 @@ def _clear(spark: SparkSession, config: Config, name: str) -> None:
     recover(spark, lake)
     for place in target_tables(config, name):
         remove(spark, lake, place)
+    forget_gone(lake)

@@ -7,10 +7,13 @@ Each leaves a note, ``_pgtide/gone/<source>/<relation>``, with the position of i
 
 from __future__ import annotations
 
+from pgtide.log.files import delete, walk
 from pgtide.log.storage import Storage
 from pgtide.position import Position
 from pgtide.sinks.directories import OWN
 from pgtide.sinks.target_storage import target_answers
+
+_NOTES = f"{OWN}/gone"
 
 
 class Gone:
@@ -18,7 +21,7 @@ class Gone:
 
     def __init__(self, lake: Storage, source: str) -> None:
         self._lake = lake
-        self._notes = f"{OWN}/gone/{source}"
+        self._source = source
 
     def note(self, relation: int, at: Position) -> None:
         """Write down, before it happens, that a relation's table ends at a position."""
@@ -32,4 +35,11 @@ class Gone:
         return None if note is None else Position.parse(note.decode())
 
     def _note_of(self, relation: int) -> str:
-        return f"{self._notes}/{relation}"
+        return f"{_NOTES}/{self._source}/{relation}"
+
+
+def forget_gone(lake: Storage) -> None:
+    """Remove all notes: a lake that is built anew has had no tables."""
+    with target_answers():
+        for note in walk(lake, _NOTES):
+            delete(lake, note.path)
