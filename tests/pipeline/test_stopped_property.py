@@ -19,7 +19,8 @@ from pgtide.errors import TargetUnavailable
 from pgtide.pipeline.reading import LogFrames
 from pgtide.pipeline.running import PipelineRun
 from pgtide.position import Lsn, Position
-from pgtide.sinks.delta import lake, lake_table, mirror_table, reached
+from pgtide.sinks.delta import filling, lake, lake_table, mirror_table, reached
+from pgtide.sinks.delta.gone import Gone
 from pgtide.sinks.delta.lake_table import LakeTable
 from pgtide.sinks.delta.target import Target
 from tests.fixtures.capture import Captured
@@ -35,8 +36,10 @@ STOPS = [  # where a process may die: what was committed before is there, nothin
     (mirror_table, "merge"),
     (mirror_table, "fill"),
     (lake_table, "reshape"),
-    (lake_table, "fill_columns"),
+    (filling, "_fill_columns"),
     (lake, "move"),
+    (lake, "remove"),
+    (Gone, "note"),
 ]
 
 
@@ -102,9 +105,18 @@ class World:
                 return [f"ALTER TABLE {old} RENAME TO {new}" for old, new in names]
             case 6:
                 self._added.pop(one, None)
-                return [f"DROP TABLE {one}", *made(one)]
+                return [*self._drop(one), *made(one)]
             case _:
                 return self._replace(one)
+
+    def _drop(self, table: str) -> list[str]:
+        """Drop a table under its name, or under another that it gets an update under."""
+        if self._rng.random() < 0.5:
+            return [f"DROP TABLE {table}"]
+        self._number += 1
+        last = f"last{self._number}"
+        update = f"UPDATE {last} SET n = n + 1"
+        return [f"ALTER TABLE {table} RENAME TO {last}", update, f"DROP TABLE {last}"]
 
     def _replace(self, table: str) -> list[str]:
         """Make a table that is to replace another, or have one do so."""
@@ -112,7 +124,7 @@ class World:
             fresh, table = self._waiting.pop()
             self.tables.remove(fresh)
             self._added[table] = self._added.pop(fresh, [])
-            return [f"DROP TABLE {table}", f"ALTER TABLE {fresh} RENAME TO {table}"]
+            return [*self._drop(table), f"ALTER TABLE {fresh} RENAME TO {table}"]
         self._number += 1
         fresh = f"fresh{self._number}"
         self.tables.append(fresh)
@@ -218,6 +230,8 @@ def test_stopped_anywhere(spark: SparkSession, captured: Captured, mode: str, se
             events = [(r["lsn"], r["seq"]) for r in captured.rows() if r["op"] != "ddl"]
             assert sorted(found) == sorted(events), (seed, story)
             return
+        if sink["dropped_tables"] == "drop":
+            assert {path.name for path in directory.iterdir()} == {*tables}, (seed, story)
         for table in tables:
             rows = shown(spark, str(directory / table), mode)
             wanted = captured.execute(f"SELECT {', '.join(DATA)} FROM {table}")

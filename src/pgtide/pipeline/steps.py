@@ -120,6 +120,11 @@ def position_of(step: Step) -> Position:
     return step.low if isinstance(step, Rows) else step.at
 
 
+def relation_of(step: Step) -> int:
+    """The relation that a step is about; of a partition the root."""
+    return step.relation if isinstance(step, Renamed | Dropped) else step.layout.shape.oid
+
+
 def group_steps(steps: Iterable[Step]) -> list[TableWork]:
     """Put the steps in order, table by table; names that a rename connects stay together.
 

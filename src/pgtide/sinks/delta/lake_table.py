@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, TypeAlias
+from typing import ClassVar
 
-from pyspark.sql import Column, SparkSession
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from pgtide.config.sinks import DeltaSettings
 from pgtide.errors import TargetError
@@ -26,16 +27,15 @@ from pgtide.pipeline.steps import (
     TableWork,
     Truncated,
     position_of,
+    relation_of,
 )
 from pgtide.position import Position
-from pgtide.sinks.added_columns import AddedColumns
 from pgtide.sinks.delta.columns import RELATION, TargetColumn, existing_columns
-from pgtide.sinks.delta.filling import fill_columns
+from pgtide.sinks.delta.filling import Filling
 from pgtide.sinks.delta.key_types import refuse_other_keys
 from pgtide.sinks.delta.lake import Lake, is_later, name_aside
-from pgtide.sinks.delta.mirror import MirrorPlan
 from pgtide.sinks.delta.quarantine import Quarantine
-from pgtide.sinks.delta.reached import first_missing, has, has_begun
+from pgtide.sinks.delta.reached import first_missing
 from pgtide.sinks.delta.reshape import reshape
 from pgtide.sinks.delta.source_names import SourceNames
 from pgtide.sinks.delta.target import (
@@ -45,11 +45,7 @@ from pgtide.sinks.delta.target import (
     SOURCE_PROPERTY,
     Target,
 )
-from pgtide.sinks.delta.versions import VersionsPlan
-from pgtide.sinks.lost_values import TYPE
 from pgtide.spark.layout import TableName
-
-Plan: TypeAlias = MirrorPlan | VersionsPlan
 
 
 class LakeTable(ABC):
@@ -71,12 +67,13 @@ class LakeTable(ABC):
         self._names = SourceNames(batch)
         self._lake = Lake(spark, settings, batch.source)
         self._quarantine = Quarantine(spark, settings, batch)
+        self._filling = Filling(batch, self._quarantine)
 
     def look(self) -> dict[int, TableName]:
         """Where in the lake relations are, by any name of these tables; before anybody writes."""
         routed = {self._name(table) for table in self._names.ever(self._work.tables)}
         found = self._lake.look(routed)
-        missing = {(step.table, _relation(step)) for step in self._work.steps}
+        missing = {(step.table, relation_of(step)) for step in self._work.steps}
         aside = {
             name_aside(self._name(table), relation)
             for name, relation in missing
@@ -143,25 +140,6 @@ class LakeTable(ABC):
             return None
         return target
 
-    def _fill(
-        self, target: Target, plan: Plan, step: Reshaped, rows: Column, later: Sequence[Step]
-    ) -> None:
-        """Give these rows, from before a command, what it gave them in the columns it added."""
-        added = AddedColumns(target.spark, step, plan.rules, plan.reader)
-        if not added.names or has(target, step.at):
-            return
-        shaped = shaped_by(target, step)
-        there = (shaped or added.hinges) and not target.frame().filter(rows).isEmpty()
-        # What a filter has kept out it may let in now, whatever the table has.
-        hidden = added.filtered and has_begun(target)
-        if added.hinges and (there or hidden) and not _leaves_nothing(step, later):
-            self._batch.read_again(plan.layout, step.at, added.why)
-        if not (shaped and there):
-            return
-        if plan.reader.policy == "null":
-            self._quarantine.add(step.table, added.lost(), TYPE)
-        fill_columns(target, rows, added, plan.columns())
-
     def _may_sweep(self, step: Swept) -> bool:
         """Whether there is a table, and the route lets rows be read and deleted.
 
@@ -184,39 +162,60 @@ class LakeTable(ABC):
         properties = {} if table is None else dict(table.metadata().configuration)
         if table is not None and properties.get(MODE_PROPERTY) != self.mode:
             raise _other_mode(target, self.mode)
-        fits = properties.get(RELATION_PROPERTY) == str(relation)
-        if fits and self._lake.place(relation) is None:
-            self._lake.placed(relation, name)  # another writer has made it since
-        if fits and not differs(target, columns):
-            return target
-        if table is not None and not fits:
-            self._names.refuse_routes(step.table, target.path, int(properties[RELATION_PROPERTY]))
-        if not fits and (is_later(properties, at) or self._lake.is_gone(relation, at)):
+        holder = None if table is None else int(properties[RELATION_PROPERTY])
+        if table is not None and holder == relation:
+            if self._lake.place(relation) is None:
+                self._lake.placed(relation, name)  # another writer has made it since
+            return self._shaped(target, table, step, columns)
+        if holder is not None:
+            self._names.refuse_routes(step.table, target.path, holder)
+        if is_later(properties, at) or self._lake.is_gone(relation, at):
             return None
-        if table is not None and fits and isinstance(step, Rows):
+        return self._made(target, holder, step, columns)
+
+    def _shaped(
+        self,
+        target: Target,
+        table: DeltaTable,
+        step: Rows | Reshaped,
+        columns: list[TargetColumn],
+    ) -> Target | None:
+        """The relation's own table, with these columns from here on."""
+        if not differs(target, columns):
+            return target
+        at = position_of(step)
+        if isinstance(step, Rows):
             # Some of its rows may be there, from before the table got the columns that it has.
             at = max(at, first_missing(table))
             if step.high < at:
                 return None
-        shaped_at = properties.get(SHAPED_AT_PROPERTY)
+        shaped_at = table.metadata().configuration.get(SHAPED_AT_PROPERTY)
         if shaped_at is not None and at < Position.parse(shaped_at):
             return None
-        if fits:
-            if self.merges:
-                shapes = self._batch.shapes.values()
-                refuse_other_keys(self._batch.scope.pipeline, target, columns, step.layout, shapes)
-            # First the mark: what is left undone after a crash is done when the step comes again.
-            target.set_properties({SHAPED_AT_PROPERTY: str(at)})
-            drop = self._settings.dropped_columns == "drop" and not self.keeps_past
-            reshape(target, columns, drop=drop)
-            return target
-        if table is not None:
-            self._names.refuse_shared(step.table, target.path, int(properties[RELATION_PROPERTY]))
-        if table is not None and self.keeps_past:
-            self._lake.set_aside(name, int(properties[RELATION_PROPERTY]))
-        elif table is not None:
-            self._lake.replaced(int(properties[RELATION_PROPERTY]), at)
-        # Nothing is there, or another table of this name, which was dropped since.
+        if self.merges:
+            shapes = self._batch.shapes.values()
+            refuse_other_keys(self._batch.scope.pipeline, target, columns, step.layout, shapes)
+        # First the mark: what is left undone after a crash is done when the step comes again.
+        target.set_properties({SHAPED_AT_PROPERTY: str(at)})
+        drop = self._settings.dropped_columns == "drop" and not self.keeps_past
+        reshape(target, columns, drop=drop)
+        return target
+
+    def _made(
+        self,
+        target: Target,
+        holder: int | None,
+        step: Rows | Reshaped,
+        columns: list[TargetColumn],
+    ) -> Target | None:
+        """A new table, where there is none or that of a relation which was dropped since."""
+        relation, at, name = step.layout.shape.oid, position_of(step), self._name(step.table)
+        if holder is not None:
+            self._names.refuse_shared(step.table, target.path, holder)
+            if self.keeps_past:
+                self._lake.set_aside(name, holder)
+            else:
+                self._lake.replaced(holder, at)
         made = {
             RELATION_PROPERTY: str(relation),
             MODE_PROPERTY: self.mode,
@@ -227,21 +226,6 @@ class LakeTable(ABC):
             return self._ready(step, columns)
         self._lake.placed(relation, name)
         return target
-
-
-def _relation(step: Step) -> int:
-    """The relation that a step is about."""
-    return step.relation if isinstance(step, Renamed | Dropped) else step.layout.shape.oid
-
-
-def _leaves_nothing(step: Reshaped, later: Sequence[Step]) -> bool:
-    """Whether the source has none of a table's older rows any more, by what follows."""
-    ends = [
-        each
-        for each in later
-        if isinstance(each, Dropped) or (isinstance(each, Truncated) and each.partition is None)
-    ]
-    return any(_relation(end) == step.layout.shape.oid for end in ends)
 
 
 def _other_mode(target: Target, mode: str) -> TargetError:
@@ -258,11 +242,3 @@ def differs(target: Target, wanted: list[TargetColumn]) -> bool:
     return not set(wanted) <= set(existing) or any(
         column.attnum is not None and column not in wanted for column in existing
     )
-
-
-def shaped_by(target: Target, step: Reshaped) -> bool:
-    """Whether the table got its columns by this command: others name the same columns too.
-
-    CREATE INDEX tells again what ADD COLUMN gave older rows, who may hold something else by now.
-    """
-    return target.properties().get(SHAPED_AT_PROPERTY) == str(step.at)

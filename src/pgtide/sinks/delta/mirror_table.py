@@ -199,7 +199,7 @@ class MirrorTable(LakeTable):
         plan = self._plan(step.table, step.layout)
         target = self._ready(step, plan.columns())
         if target is not None:
-            self._fill(target, plan, step, earlier(step.at), later)
+            self._filling.fill(target, plan, step, earlier(step.at), later)
 
 
 def _marked(sweep: Sweep) -> dict[str, Column]:

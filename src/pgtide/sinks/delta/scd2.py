@@ -167,7 +167,7 @@ class VersionsTable(LakeTable):
         plan = self._plan(step)
         target = self._ready(step, plan.columns())
         if target is not None:
-            self._fill(target, plan, step, F.col(IS_CURRENT) & earlier(step.at), later)
+            self._filling.fill(target, plan, step, F.col(IS_CURRENT) & earlier(step.at), later)
 
 
 def _seen_before(at: Position) -> Column:
