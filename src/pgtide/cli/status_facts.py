@@ -19,7 +19,8 @@ from pgtide.cli.pipeline_facts import pipeline_documents
 from pgtide.cli.refresh import facts
 from pgtide.cli.rendering import error_document
 from pgtide.config import Config
-from pgtide.errors import LogError, PgtideError
+from pgtide.errors import PgtideError
+from pgtide.log.own_files import understood
 from pgtide.log.reader import Log
 from pgtide.log.refreshes import ENDED as ENDED_REFRESH
 from pgtide.log.refreshes import RefreshStore
@@ -175,14 +176,9 @@ def _capture(config: Config, attached: bool | None) -> dict[str, Any] | None:
         return None  # the log's own line says what is wrong
     if content is None:
         return None
-    try:
+    hint = "Delete it: capture writes it anew."
+    with understood("what capture last said of itself", f"{FILE} in the log", hint=hint):
         fields = _said(content)
-    except (ValueError, KeyError, TypeError) as exc:
-        raise LogError(
-            "what capture last said of itself cannot be understood",
-            detail=f"{FILE} in the log is not what pgtide writes.",
-            hint="Delete it: capture writes it anew.",
-        ) from exc
     interval = LOCAL_INTERVAL_S if storage.local is not None else OBJECT_STORE_INTERVAL_S
     silent = datetime.now(UTC) - datetime.fromisoformat(fields["updated_at"])
     fresh = silent.total_seconds() < _OVERDUE * interval

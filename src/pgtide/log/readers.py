@@ -13,8 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from pgtide.errors import ConfigError, LogError
+from pgtide.errors import ConfigError
 from pgtide.log.files import delete, walk
+from pgtide.log.own_files import understood
 from pgtide.log.schema import READERS
 from pgtide.log.storage import Storage
 from pgtide.position import Lsn, Position
@@ -78,7 +79,9 @@ def _path(name: str) -> str:
 
 
 def _reader(path: str, content: bytes) -> Reader:
-    try:
+    # Guessing "no reader" here would let retention delete what it still needs.
+    hint = f"If that reader is gone for good, remove {path} from the log."
+    with understood("a reader's file", path, hint=hint):
         fields = json.loads(content)
         return Reader(
             name=path.rsplit("/", 1)[-1].removesuffix(".json"),
@@ -86,10 +89,3 @@ def _reader(path: str, content: bytes) -> Reader:
             position=Position(Lsn(fields["lsn"]), int(fields["seq"])),
             updated_at=datetime.fromisoformat(fields["updated_at"]),
         )
-    except (ValueError, KeyError, TypeError) as exc:
-        # Guessing "no reader" here would let retention delete what it still needs.
-        raise LogError(
-            "a reader's file cannot be understood",
-            detail=f"{path} is not what pgtide writes.",
-            hint=f"If that reader is gone for good, remove {path} from the log.",
-        ) from exc

@@ -18,8 +18,9 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeAlias
 
-from pgtide.errors import ConfigError, LogError
+from pgtide.errors import ConfigError
 from pgtide.log.files import delete, walk
+from pgtide.log.own_files import understood
 from pgtide.log.storage import Storage
 from pgtide.position import Lsn
 
@@ -173,18 +174,14 @@ class RefreshStore:
                     delete(self._log, _path(request.id, part))
 
     def _read(self, id: str, part: str) -> dict[str, Any] | None:
-        content = self._log.read(_path(id, part))
+        path = _path(id, part)
+        content = self._log.read(path)
         if content is None:
             return None
-        try:
+        hint = f"Remove {path} from the log, then ask for the refresh again."
+        with understood("the file of a refresh", path, hint=hint):
             fields: dict[str, Any] = json.loads(content)
             return fields
-        except ValueError as exc:
-            raise LogError(
-                "the file of a refresh cannot be understood",
-                detail=f"{_path(id, part)} is not what pgtide writes.",
-                hint=f"Remove {_path(id, part)} from the log, then ask for the refresh again.",
-            ) from exc
 
     def _write(self, id: str, part: str, fields: Mapping[str, Any]) -> None:
         content = json.dumps(fields, default=_plain)

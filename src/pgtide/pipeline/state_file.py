@@ -18,7 +18,6 @@ from typing import Any
 from pyarrow import fs
 
 from pgtide.errors import (
-    ConfigError,
     LogDenied,
     LogUnavailable,
     PgtideError,
@@ -26,6 +25,7 @@ from pgtide.errors import (
     TransientError,
 )
 from pgtide.log.files import delete, walk
+from pgtide.log.own_files import understood
 from pgtide.log.storage import Storage, unavailable
 from pgtide.pipeline.state import State, from_json, now, to_json
 
@@ -56,17 +56,15 @@ class StateFile:
 
     def load(self) -> State | None:
         """The state, None for a pipeline that never ran."""
-        content = self._log.read(f"{self._directory}/state.json")
+        path = f"{self._directory}/state.json"
+        content = self._log.read(path)
         if content is None:
             return None
-        try:
+        hint = f"Restore it, or start over: pgtide replay --pipeline {self._name}"
+        with understood(
+            "the pipeline's state", f"{path} in the log", hint=hint, error=PipelineError
+        ):
             return from_json(json.loads(content))
-        except (ValueError, KeyError, TypeError, AttributeError, ConfigError) as exc:
-            raise PipelineError(
-                "the pipeline's state cannot be understood",
-                detail=f"{self._directory}/state.json in the log is not what pgtide writes.",
-                hint=f"Restore it, or start over: pgtide replay --pipeline {self._name}",
-            ) from exc
 
     @property
     def exists(self) -> bool:
@@ -129,18 +127,16 @@ class StateFile:
 
     def error(self) -> dict[str, Any] | None:
         """What ``note_error`` noted; None when there is nothing."""
-        content = self._log.read(f"{self._directory}/error.json")
+        path = f"{self._directory}/error.json"
+        content = self._log.read(path)
         if content is None:
             return None
-        try:
+        hint = f"It goes when a batch succeeds: pgtide run --pipeline {self._name}"
+        with understood(
+            "the pipeline's last error", f"{path} in the log", hint=hint, error=PipelineError
+        ):
             note = json.loads(content)
             return {name: note[name] for name in _NOTED}
-        except (ValueError, KeyError, TypeError) as exc:
-            raise PipelineError(
-                "the pipeline's last error cannot be understood",
-                detail=f"{self._directory}/error.json in the log is not what pgtide writes.",
-                hint=f"It goes when a batch succeeds: pgtide run --pipeline {self._name}",
-            ) from exc
 
     def clear_error(self) -> None:
         delete(self._log, f"{self._directory}/error.json")
@@ -160,15 +156,12 @@ class StateFile:
         return found
 
     def _asked(self, path: str, content: bytes) -> str | None:
-        try:
+        hint = f"Delete it, then run: pgtide resume --pipeline {self._name}"
+        with understood(
+            "a request to resume tables", f"{path} in the log", hint=hint, error=PipelineError
+        ):
             table = json.loads(content)["table"]
             return None if table is None else str(table)
-        except (ValueError, KeyError, TypeError) as exc:
-            raise PipelineError(
-                "a request to resume tables cannot be understood",
-                detail=f"{path} in the log is not what pgtide writes.",
-                hint=f"Delete it, then run: pgtide resume --pipeline {self._name}",
-            ) from exc
 
     def answered(self, request: Request) -> None:
         delete(self._log, request.path)

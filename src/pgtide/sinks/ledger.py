@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from pgtide.errors import TargetError
 from pgtide.log.files import delete, walk
+from pgtide.log.own_files import understood
 from pgtide.log.source import LogSource
 from pgtide.log.storage import Storage, sync_directory
 from pgtide.position import Position
@@ -41,17 +42,13 @@ class Ledger:
             self._load(content)
 
     def _load(self, content: bytes) -> None:
-        try:
+        path = f"{self._storage.root}/{self._home}/{LEDGER}"
+        hint = "Restore it, or write to another path."
+        with understood("the ledger of a file sink", path, hint=hint, error=TargetError):
             facts = json.loads(content)
             self._source = dict(facts["source"])
             self._files = list(facts["files"])
             self.position = Position.parse(facts["position"])
-        except (ValueError, KeyError, TypeError) as exc:
-            raise TargetError(
-                "the ledger of a file sink cannot be understood",
-                detail=f"{self._storage.root}/{self._home}/{LEDGER} is not what pgtide writes.",
-                hint="Restore it, or write to another path.",
-            ) from exc
 
     def check(self, source: LogSource) -> None:
         """Refuse files of another log: its positions mean something else."""

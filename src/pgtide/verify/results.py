@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pgtide.errors import PgtideError, PipelineError
+from pgtide.log.own_files import understood
 from pgtide.log.storage import Storage
 from pgtide.pipeline.state import now
 from pgtide.pipeline.state_file import PIPELINES
@@ -34,15 +35,10 @@ class VerifyFile:
         content = self._log.read(self._path)
         if content is None:
             return None
-        try:
+        what, hint = "the result of the last verification", "Delete it: the next pass writes it."
+        with understood(what, f"{self._path} in the log", hint=hint, error=PipelineError):
             fields = json.loads(content)
             return {name: fields[name] for name in FIELDS}
-        except (ValueError, KeyError, TypeError) as exc:
-            raise PipelineError(
-                "the result of the last verification cannot be understood",
-                detail=f"{self._path} in the log is not what pgtide writes.",
-                hint="Delete it: the next pass writes it anew.",
-            ) from exc
 
     def save(self, result: Mapping[str, Any]) -> None:
         self._log.replace(self._path, json.dumps(result, ensure_ascii=False).encode())

@@ -7,7 +7,9 @@ Each leaves a note, ``_pgtide/gone/<source>/<relation>``, with the position of i
 
 from __future__ import annotations
 
+from pgtide.errors import TargetError
 from pgtide.log.files import delete, walk
+from pgtide.log.own_files import understood
 from pgtide.log.storage import Storage
 from pgtide.position import Position
 from pgtide.sinks.directories import OWN
@@ -30,9 +32,15 @@ class Gone:
 
     def since(self, relation: int) -> Position | None:
         """The position at which a relation's table ended, None if none did."""
+        path = self._note_of(relation)
         with target_answers():
-            note = self._lake.read(self._note_of(relation))
-        return None if note is None else Position.parse(note.decode())
+            note = self._lake.read(path)
+        if note is None:
+            return None
+        hint = "Delete it, if that table was not dropped."
+        place = f"{self._lake.root}/{path}"
+        with understood("the note of a dropped table", place, hint=hint, error=TargetError):
+            return Position.parse(note.decode())
 
     def _note_of(self, relation: int) -> str:
         return f"{_NOTES}/{self._source}/{relation}"
