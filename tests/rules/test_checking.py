@@ -194,11 +194,11 @@ def test_the_key_is_what_identifies_a_row(shapes: list[Shape]) -> None:
     assert "mask on email, which is part of the key" in check.message
 
 
-def test_what_only_spark_can_tell(shapes: list[Shape]) -> None:
-    rules = """[{table: public.users, transform: {column: email, regex: {pattern: "a(?i)b",
-                 replace: ""}}}]"""
-    (check,) = lines(shapes, pipeline(rules), "warn")
-    assert "when the pipeline starts" in check.message
+def test_a_table_of_which_nothing_would_be_left(shapes: list[Shape]) -> None:
+    """A list of what may leave is no less one for a table that has none of it."""
+    listed = "[{table: 'public.[uo]*', include: [email, born]}]"
+    (check,) = lines(shapes, pipeline(listed, type="stdout"))
+    assert check.message == "lake: rule 1 (public.orders): no column would be left"
 
 
 @pytest.mark.parametrize(

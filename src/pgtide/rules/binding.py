@@ -39,8 +39,9 @@ def applies(rule: Rule, known: Collection[str]) -> bool:
     if not missing:
         return True
     if is_optional(rule):
-        # Where some of several columns are there, the rule applies to those.
-        return len(missing) < len(mentioned(rule))
+        # Where some of several columns are there, the rule applies to those. What may leave is
+        # listed also for a table that has none of it: that one is not to leave as a whole.
+        return len(missing) < len(mentioned(rule)) or rule.include is not None
     near = difflib.get_close_matches(missing[0], known, n=1)
     advice = f"did you mean {near[0]}? Or" if near else "correct the column's name, or"
     raise ConfigError(
