@@ -101,6 +101,22 @@ def test_what_was_not_sent_stays_so(bench: Bench) -> None:
         {"op": "update", "a": "abc", "b": UNSENT, "c": UNSENT, "d": "1"},
     ]
     assert bench.values(rules_of(text), columns, rows) == [
+def test_sql_cannot_read_what_has_a_salt(bench: Bench) -> None:
+    """Spark has no subqueries in lambdas, and that is where both are."""
+    salted = {"table": "users", "transform": {"column": "c", "hash": {"salt": SALT}}}
+    masked = {"table": "users", "transform": {"column": "c", "mask": {}}}
+    emptied = {"table": "users", "transform": {"column": "c", "null": True}}
+    computed = {"table": "users", "transform": {"column": "d", "sql": "upper(c)"}}
+    columns = {"c": "text", "d": "text"}
+    for some in ({}, {"operations": ["insert"]}):
+        rules = rules_of(yaml.safe_dump([{**salted, **some}, masked, computed]))
+        with pytest.raises(ConfigError, match=r"rule 3 .*: its SQL reads c, which .* hashed"):
+            bench.run(rules, columns, [])
+    for first in (computed, emptied):
+        order = [first, salted] if first is computed else [salted, emptied, computed]
+        bench.run(rules_of(yaml.safe_dump(order)), columns, [{"c": "a"}])
+
+
         {"a": UNSENT, "b": None, "c": UNSENT, "d": "1"},
         {"a": "a*c", "b": None, "c": "a*c1", "d": "1"},
     ]

@@ -51,6 +51,9 @@ class Cell:
     any_number: bool = False
     """Whether it is a ``numeric`` without precision of which ``type`` holds some numbers only."""
 
+    salted: bool = False
+    """Whether a hash is part of it: no SQL can read it, see ``expression``."""
+
     @property
     def kind(self) -> Kind:
         if self.type_oid:

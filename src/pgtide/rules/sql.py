@@ -52,6 +52,13 @@ def expression(sql: str, cells: Sequence[Cell]) -> tuple[Column, t.DataType]:
     named = {cell.name: f"pgtide_{at}" for at, cell in enumerate(chosen)}
     if len({cell.name.lower() for cell in chosen}) < len(chosen):
         raise ConfigError("its SQL names columns that differ by case only", hint="rename one first")
+    for cell in chosen:
+        if cell.salted:
+            # The salt is a subquery, which Spark does not take in a lambda.
+            raise ConfigError(
+                f"its SQL reads {cell.name}, which a rule before it hashed",
+                hint="put the SQL before the hash",
+            )
     values = [cell.value for cell in chosen]
     return _over(sql, values, named, chosen), _type(sql, named, chosen)
 

@@ -34,6 +34,7 @@ def transformed(
     else:
         text = _new_text(transform, cell)
         new = replace(cell, type=t.StringType(), value=text, text=text, type_oid=oids.TEXT)
+        new = replace(new, salted=cell.salted or transform.hash is not None)
     return new if when is None else _either(when, new, cell)
 
 
@@ -56,6 +57,7 @@ def _either(when: Column, new: Cell, old: Cell) -> Cell:
         value=F.when(when, new.value).otherwise(value),
         text=F.when(when, new.text).otherwise(old.text),
         sent=sent,
+        salted=new.salted or old.salted,
     )
 
 
@@ -97,7 +99,8 @@ def _unprinted(salt: SecretStr) -> Column:
 
 def _nothing(cell: Cell) -> Cell:
     null = F.lit(None)
-    return replace(cell, value=null.cast(cell.type), text=null.cast("string"), sent=None)
+    text = null.cast("string")
+    return replace(cell, value=null.cast(cell.type), text=text, sent=None, salted=False)
 
 
 def _computed(sql: str, cell: Cell, cells: Sequence[Cell]) -> Cell:
@@ -106,7 +109,8 @@ def _computed(sql: str, cell: Cell, cells: Sequence[Cell]) -> Cell:
     value, type_ = expression(sql, cells)
     sent = all_sent(other for other in cells if other.name in names)
     text = postgres_text(value, type_)
-    return replace(cell, type=type_, value=value, text=text, sent=sent, type_oid=0)
+    new = replace(cell, type=type_, value=value, text=text, sent=sent, type_oid=0)
+    return replace(new, salted=False)
 
 
 @cache
