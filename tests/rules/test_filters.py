@@ -79,6 +79,8 @@ COMPARISONS: list[tuple[str, str | None, str, Any, bool | None]] = [
     ("text", "naïve", "in", ["naïve", "b"], True),
     ("text", None, "contains", "a", None),
     ("bpchar", "ab   ", "eq", "ab", True),
+    ("bpchar", "ab   ", "contains", "b ", False),
+    ("bpchar", "a b  ", "contains", "a b", True),
     ("varchar", "ab   ", "eq", "ab", False),
     ("date", "2024-05-01", "gte", "2024-05-01", True),
     ("date", "2024-05-01", "gt", "2024-05-01T00:00:01Z", False),
@@ -177,6 +179,9 @@ def test_allow_empty_deletes(bench: Bench) -> None:
         {"op": "update", "age": UNSENT},
     ]
     assert bench.kept(rules, {"age": "int4"}, rows) == [True, True, False, True, False, None]
+    present = "{column: age, operator: is_null, value: false}"
+    rules = rules_of(f"[{{table: users, allow_empty_deletes: true, filter: {present}}}]")
+    assert bench.kept(rules, {"age": "int4"}, rows) == [True, True, True, True, False, None]
 
 
 def test_sql(bench: Bench) -> None:

@@ -42,7 +42,8 @@ def comparison(wanted: Filter, cell: Cell) -> Column:
     if operator == "is_null":
         return cell.text.isNotNull() if wanted.value == "false" else cell.text.isNull()
     if operator == "contains":
-        return cell.text.contains(wanted.values[0])
+        text = F.rtrim(cell.text) if is_padded(cell.type_oid) else cell.text
+        return text.contains(wanted.values[0])
     if operator == "in":
         return reduce(Column.__or__, (_compare("eq", cell, value) for value in wanted.values))
     assert operator is not None, "a filter has an operator or SQL"

@@ -205,7 +205,12 @@ def _kept(rule: Rule, cells: list[Cell], op: Column) -> Column | None:
             )
     else:
         used = [wanted.column or ""]
-        met = comparison(wanted, next(cell for cell in cells if cell.name == wanted.column))
+        compared = next(cell for cell in cells if cell.name == wanted.column)
+        met = comparison(wanted, compared)
+        if rule.allow_empty_deletes:
+            # Of NULL, is_null says true or false too.
+            empty = (op == "delete") & compared.text.isNull()
+            met = F.when(~empty, met)
     sent = all_sent(cell for cell in cells if cell.name in used)
     decided = F.coalesce(met, F.lit(False))
     decided = decided if sent is None else F.when(sent, decided)
