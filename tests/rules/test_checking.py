@@ -112,6 +112,8 @@ def test_fine(shapes: list[Shape], tables: Database) -> None:
         ("transform: {column: email, regex: {pattern: 'a(', replace: b}}", "does not compile", ""),
         ("transform: {column: email, regex: {pattern: '[[:alpha:]]', replace: b}}",
          "[:alpha:] inside a class", "Alpha"),
+        ("transform: {column: email, regex: {pattern: '(?x)a', replace: b}}", "other flags", ""),
+        ("transform: {column: email, regex: {pattern: 'a(?#b)', replace: b}}", "is not known", ""),
         ("transform: {column: id, hash: {salt: s}}", "hash on id, which is part of the key", ""),
         ("transform: {column: id, null: true}", "null on id, which is part of the key", ""),
         ("exclude: [id]", "it takes away id, which is part of the key", "keep it"),
@@ -210,6 +212,10 @@ def test_a_table_of_which_nothing_would_be_left(shapes: list[Shape]) -> None:
         ("filter: {sql: 'sum(age) > 1'}", "rule 1 for public.users: its SQL cannot be used"),
         ("filter: {sql: 'age + 1'}", "rule 1 for public.users: its SQL gives int, a filter"),
         ("transform: {column: age, sql: 'nope'}", "rule 1 for public.users: its SQL cannot"),
+        (
+            "transform: {column: email, regex: {pattern: '\\p{Klingon}', replace: ''}}",
+            "rule 1 for public.users: Java does not compile its pattern",
+        ),
     ],
 )
 def test_sql(spark: SparkSession, shapes: list[Shape], rule: str, message: str) -> None:

@@ -46,6 +46,21 @@ TEXTS: list[tuple[dict[str, Any], str | None, str | None]] = [
     ({"regex": {"pattern": r'^{"(\w{1,3})":{,2}', "replace": "$1"}}, '{"abc":{,2}', "abc"),
     ({"regex": {"pattern": r"[\x{41}-\x{43}{]|\x{1F600}", "replace": "x"}}, "AD{😀", "xDxx"),
     ({"regex": {"pattern": "x", "replace": "y"}}, None, None),
+    # What Go prints for these; Java by itself says otherwise.
+    ({"regex": {"pattern": r"\v|[\v]", "replace": "x"}}, "a\nb\x0b", "a\nbx"),
+    ({"regex": {"pattern": r"\s[\s]", "replace": "x"}}, "a \n\x0b\t", "ax\x0b\t"),
+    ({"regex": {"pattern": r"\S+|[^\S]", "replace": "x"}}, "a\x0bb \n", "xxx"),
+    ({"regex": {"pattern": r"(?i)\bk\b", "replace": "x"}}, "k ék K\u212a", "x éx x\u212a"),
+    ({"regex": {"pattern": r"\B", "replace": "-"}}, "aé", "aé-"),
+    ({"regex": {"pattern": r"\101[\60-\62]", "replace": "x"}}, "A1 A3", "x A3"),
+    ({"regex": {"pattern": r"\p{Greek}\p{^Greek}\P{^Latin}", "replace": "x"}}, "ab αbc", "ab x"),
+    ({"regex": {"pattern": r"[\p{Greek}\p{Nd}]", "replace": "x"}}, "aα1", "axx"),
+    ({"regex": {"pattern": r"(?-i)a(?i-s:B)", "replace": "x"}}, "abAB", "xAB"),
+    ({"regex": {"pattern": "(?m)^", "replace": ">"}}, "a\nb\n", ">a\n>b\n>"),
+    ({"regex": {"pattern": "(?m)a$", "replace": "x"}}, "a\r\na\na", "a\r\nx\nx"),
+    # A character is never cut in two, though Java's strings have halves.
+    ({"regex": {"pattern": "()", "replace": "-"}}, "a😀", "-a-😀-"),
+    ({"regex": {"pattern": r"\P{So}", "replace": ""}}, "a😀b", "😀"),
     ({"replace": {"from": ".", "to": "-"}}, "1.2.3", "1-2-3"),
     ({"replace": {"from": "a", "to": ""}}, "banana", "bnn"),
     ({"truncate": {"length": 3}}, "äöüß", "äöü"),
@@ -86,21 +101,6 @@ def _with(name: str, transform: dict[str, Any]) -> dict[str, Any]:
     return {"sql": transform["sql"].replace("(c", f"({name}")}
 
 
-def test_padding_is_no_text(bench: Bench) -> None:
-    (found,) = bench.values(rules_of(one(mask={})), {"c": "bpchar"}, [{"c": "abcd      "}])
-    assert found == {"c": "a**d"}
-
-
-def test_what_was_not_sent_stays_so(bench: Bench) -> None:
-    text = """[{table: users, transform: {column: a, mask: {}}},
-               {table: users, transform: {column: b, null: true}},
-               {table: users, transform: {column: c, sql: "concat(a, d)"}}]"""
-    columns = dict.fromkeys("abcd", "text")
-    rows: list[dict[str, Any]] = [
-        {"op": "update", "a": UNSENT, "b": UNSENT, "c": "x", "d": "1"},
-        {"op": "update", "a": "abc", "b": UNSENT, "c": UNSENT, "d": "1"},
-    ]
-    assert bench.values(rules_of(text), columns, rows) == [
 def test_sql_cannot_read_what_has_a_salt(bench: Bench) -> None:
     """Spark has no subqueries in lambdas, and that is where both are."""
     salted = {"table": "users", "transform": {"column": "c", "hash": {"salt": SALT}}}
@@ -117,6 +117,21 @@ def test_sql_cannot_read_what_has_a_salt(bench: Bench) -> None:
         bench.run(rules_of(yaml.safe_dump(order)), columns, [{"c": "a"}])
 
 
+def test_padding_is_no_text(bench: Bench) -> None:
+    (found,) = bench.values(rules_of(one(mask={})), {"c": "bpchar"}, [{"c": "abcd      "}])
+    assert found == {"c": "a**d"}
+
+
+def test_what_was_not_sent_stays_so(bench: Bench) -> None:
+    text = """[{table: users, transform: {column: a, mask: {}}},
+               {table: users, transform: {column: b, null: true}},
+               {table: users, transform: {column: c, sql: "concat(a, d)"}}]"""
+    columns = dict.fromkeys("abcd", "text")
+    rows: list[dict[str, Any]] = [
+        {"op": "update", "a": UNSENT, "b": UNSENT, "c": "x", "d": "1"},
+        {"op": "update", "a": "abc", "b": UNSENT, "c": UNSENT, "d": "1"},
+    ]
+    assert bench.values(rules_of(text), columns, rows) == [
         {"a": UNSENT, "b": None, "c": UNSENT, "d": "1"},
         {"a": "a*c", "b": None, "c": "a*c1", "d": "1"},
     ]

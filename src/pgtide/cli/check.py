@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def command(ctx: typer.Context) -> int:
     """Check every precondition and say what to do.
 
-    Changes nothing. SQL of rules is shown to Spark, which starts for it. Exits with 1 when a
+    Changes nothing. SQL of rules, and patterns with names of scripts, are shown to Spark, which
+    starts for it. Exits with 1 when a
     check fails; a warning (!) does not count. Exits with 3 when the source cannot be reached.
     JSON: {"ok": bool, "checks": [{"name", "level": "ok" | "warn" | "fail", "message", "hint"}]}.
 
@@ -86,10 +87,10 @@ def _sql_checks(config: Config) -> list[Check]:
     from pgtide.postgres.catalog import read_layouts
     from pgtide.postgres.connection import connect
     from pgtide.postgres.verdict import warn
-    from pgtide.rules.checking import has_sql
+    from pgtide.rules.checking import needs_spark
 
     rules = [rule for pipeline in config.pipelines.values() for rule in pipeline.rules]
-    if not any(map(has_sql, rules)):
+    if not any(map(needs_spark, rules)):
         return []
     with connect(config.source.url.reveal(), application_name="pgtide check") as conn:
         shapes = list(read_layouts(conn, TablePatterns(config.source.tables)).values())
@@ -99,7 +100,11 @@ def _sql_checks(config: Config) -> list[Check]:
     try:
         spark = start({**config.spark.conf, "spark.master": "local[1]"})
     except EnvironmentMissing as error:
-        return [warn("rules", f"SQL of rules was not checked: {error.message}", error.hint)]
+        return [
+            warn(
+                "rules", f"SQL and patterns of rules were not checked: {error.message}", error.hint
+            )
+        ]
     try:
         return list(check_sql(config.pipelines, shapes))
     finally:

@@ -1,7 +1,7 @@
 """The lines of ``pgtide check`` about rules and routes: what the catalog says of them.
 
-Needs no Spark, so an SQL expression is judged elsewhere, in ``sql_checking``; all the
-rest is judged by the same code that compiles the rules.
+Needs no Spark, so SQL and patterns that only Java can judge are left to ``sql_checking``;
+all the rest is judged by the same code that compiles the rules.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ def check_rules(pipelines: dict[str, Pipeline], shapes: Sequence[Shape]) -> Iter
             *_rules_without_columns(pipeline.rules, tables),
             *(line for shape in tables for line in _table_checks(pipeline, shape)),
             *_clashes(pipeline, tables),
-            *_unproven(pipeline.rules),
         ]
         for line in found:
             yield Check("rules", line.level, f"{name}: {line.message}", line.hint)
@@ -52,10 +51,17 @@ def check_rules(pipelines: dict[str, Pipeline], shapes: Sequence[Shape]) -> Iter
             yield ok("rules", f"{name}: {counts} fit {len(tables)} tables")
 
 
-def has_sql(rule: Rule) -> bool:
-    """Whether a filter or a transform is SQL."""
+def needs_spark(rule: Rule) -> bool:
+    """Whether only Spark can tell if the rule means something: SQL, and some patterns."""
     given = rule.filter or rule.transform
-    return given is not None and given.sql is not None
+    if given is not None and given.sql is not None:
+        return True
+    if rule.transform is None or rule.transform.regex is None:
+        return False
+    try:
+        return not translate(rule.transform.regex.pattern, rule.transform.regex.replace).certain
+    except ConfigError:
+        return False  # told without Spark
 
 
 def _matches(patterns: TablePatterns, shape: Shape) -> bool:
@@ -177,20 +183,6 @@ def _clashes(pipeline: Pipeline, tables: Sequence[Shape]) -> Iterator[Check]:
             level = fail if one_to_one else warn
             yield level("rules", text, "Give one of them another route.")
         taken[target] = shape.name
-
-
-def _unproven(rules: Sequence[Rule]) -> Iterator[Check]:
-    """What only Spark can tell."""
-    for at, rule in enumerate(rules, start=1):
-        if rule.transform is not None and rule.transform.regex is not None:
-            regex = rule.transform.regex
-            try:
-                certain = translate(regex.pattern, regex.replace).certain
-            except ConfigError:
-                continue  # reported with its table
-            if not certain:
-                text = f"rule {at}: its pattern is compiled by Java when the pipeline starts"
-                yield warn("rules", text)
 
 
 def _sentence(hint: str) -> str:

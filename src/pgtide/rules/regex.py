@@ -1,10 +1,11 @@
 """Regular expressions as pg_flo takes them (RE2), for the engine that Spark has (Java's).
 
 Where the two would silently differ the pattern is rewritten: ``$`` means the
-end of the text, ``.`` everything but a newline, case folding knows all
-alphabets, groups may be named ``(?P<name>…)``, a ``{`` that no number follows
-is a character. What Java cannot express is refused. Lookaround and back
-references, which RE2 lacks, work as in Java.
+end of the text, ``.`` everything but a newline, ``\\b`` and ``\\s`` know ASCII only,
+whatever Java it is, case folding knows all alphabets, scripts are ``\\p{Greek}``,
+groups may be named ``(?P<name>…)``, a ``{`` that no number follows is a
+character, and no match begins inside of one. What Java cannot express is
+refused. Lookaround and back references, which RE2 lacks, work as in Java.
 """
 
 from __future__ import annotations
@@ -14,30 +15,50 @@ import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pgtide.errors import ConfigError
 
 FLAGS = "(?du)"
 """Newline is the only line end, and ``(?i)`` folds all letters, as in RE2."""
+WHOLE = r"(?![\x{DC00}-\x{DFFF}])"
+"""Not at the second half of a character: Java would look there, and cut characters in two."""
 
 _TOKEN = re.compile(
     r"""
       (?P<quote>\\Q.*?(?:\\E|$))
-    | (?P<property>\\[pP](?:\{[^}]*\}|.))
+    | (?P<property>\\[pP](?:\{(?P<not>\^?)(?P<named>[^}]*)\}|(?P<letter>.)))
     | (?P<point>\\x\{(?P<hex>[0-9A-Fa-f]{1,6})\})
+    | (?P<octal>\\(?:0[0-7]{0,2}|[1-7][0-7]{1,2}))
+    | (?P<foreign>\\U|\(\?(?:[(\#]|P[=>]))
     | (?P<escape>\\.)
     | (?P<posix>\[:\^?\w+:\])
     | (?P<open>\[\^?\]?)
     | (?P<close>\])
     | (?P<both>&&)
     | (?P<name>\(\?P?<(?P<group>[A-Za-z_]\w*)>)
-    | (?P<flags>\(\?[a-zA-Z]*-?[a-zA-Z]*[:)])
+    | (?P<flags>\(\?(?P<letters>[a-zA-Z]*-?[a-zA-Z]*)(?P<until>[:)]))
     | (?P<brace>\{(?!\d+(?:,\d*)?\}))
-    | (?P<dollar>\$)
+    | (?P<anchor>[\^$])
     | (?P<other>.)
     """,
     re.VERBOSE | re.DOTALL,
 )
+_ESCAPES = {
+    r"\v": r"\x0B",
+    r"\s": r"[\t\n\f\r\x20]",
+    r"\S": r"[^\t\n\f\r\x20]",
+    r"\b": r"(?:(?<!\w)(?=\w)|(?<=\w)(?!\w))",
+    r"\B": r"(?:(?<!\w)(?!\w)|(?<=\w)(?=\w))",
+}
+"""Escapes by what Java has to be told for them; in a class those of classes may stand too."""
+_LINE = {"^": r"(?:\A|(?<=\n))", "$": r"(?=\n|\z)"}
+_KNOWN = re.compile(
+    "C[cfos]?|L[lmotu]?|M[cen]?|N[dlo]?|P[cdefios]?|S[ckmo]?|Z[lps]?|"
+    "Lower|Upper|ASCII|Alpha|Digit|Alnum|Punct|Graph|Print|Blank|Cntrl|XDigit|Space"
+)
+"""Names of properties that Java knows as they are: RE2's categories, and its own for POSIX."""
+_JAVA_NAME = re.compile(r"(?:I[ns][A-Z]|java[A-Z]).*|.*=.*")
 _REFERENCE = re.compile(r"\$(?:(?P<dollar>\$)|(?P<plain>\w+)|\{(?P<braced>\w+)\})", re.ASCII)
 _HINT = "see docs/RULES.md, Regular expressions"
 
@@ -52,70 +73,113 @@ class JavaRegex:
     """False when only Java can tell whether the pattern compiles."""
 
 
+class _Part(NamedTuple):
+    """A token for Java, and one for Python's engine that is as well formed as it."""
+
+    java: str
+    probe: str
+    certain: bool = True
+
+
 def translate(pattern: str, replace: str) -> JavaRegex:
     """Raises ConfigError for what does not compile or would mean something else."""
-    java, probe = _rewrite(pattern)
-    compiled, certain = _compile(probe)
-    groups = compiled.groups if compiled else None
-    names = dict(compiled.groupindex) if compiled else {}
-    return JavaRegex(FLAGS + java, _replacement(replace, groups, names), certain)
+    parts = list(_parts(pattern))
+    compiled = _compile("".join(part.probe for part in parts))
+    java = f"{FLAGS}{WHOLE}(?:{''.join(part.java for part in parts)})"
+    replacement = _replacement(replace, compiled.groups, dict(compiled.groupindex))
+    return JavaRegex(java, replacement, all(part.certain for part in parts))
 
 
-def _rewrite(pattern: str) -> tuple[str, str]:
-    """The pattern for Java, and one for Python's engine that is as well formed as it."""
+def _parts(pattern: str) -> Iterator[_Part]:
     flags = re.findall(r"\(\?([a-zA-Z]+)", pattern)
-    parts = list(_parts(pattern, multiline=any("m" in letters for letters in flags)))
-    return "".join(java for java, _ in parts), "".join(probe for _, probe in parts)
-
-
-def _parts(pattern: str, multiline: bool) -> Iterator[tuple[str, str]]:
+    lines = any("m" in letters for letters in flags)
     inside = False  # a class, where most characters stand for themselves
     for token in _TOKEN.finditer(pattern):
-        text = token[0]
-        match token.lastgroup:
-            case "quote":
-                yield text, re.escape(text[2:].removesuffix("\\E"))
-            case "property":
-                yield text, r"\w"
-            case "point":
-                yield text, re.escape(chr(min(int(token["hex"], 16), sys.maxunicode)))
-            case "brace" if not inside:
-                yield r"\{", r"\{"
-            case "escape":
-                yield text, {r"\z": r"\Z"}.get(text, text)
-            case "posix" | "open" | "both" if inside:
-                raise ConfigError(
-                    f"{text} inside a class means something else to Java",
-                    hint=r"write \p{Alpha}, \p{Digit}, … for a class, \[ or \& for the character",
-                )
-            case "open":
-                inside = True
-                yield text, text
-            case "close":
-                inside = False
-                yield text, text
-            case "name" if not inside:
-                yield "(", f"(?P<{token['group']}>"
-            case "dollar" if not inside and not multiline:
-                yield r"\z", r"\Z"
-            case _:
-                yield text, text
+        if token.lastgroup in ("open", "close"):
+            if inside and token["open"]:
+                raise _in_a_class(token[0])
+            inside = token.lastgroup == "open"
+        yield _in_class(token) if inside else _outside(token, lines)
 
 
-def _compile(probe: str) -> tuple[re.Pattern[str] | None, bool]:
+def _in_class(token: re.Match[str]) -> _Part:
+    text = token[0]
+    match token.lastgroup:
+        case "posix" | "both":
+            raise _in_a_class(text)
+        case "escape" if text in (r"\b", r"\B"):
+            raise _in_a_class(text)
+        case "name" | "flags" | "foreign" | "brace" | "anchor" if text != r"\U":
+            return _Part(text, text)
+    return _anywhere(token)
+
+
+def _outside(token: re.Match[str], lines: bool) -> _Part:
+    text = token[0]
+    match token.lastgroup:
+        case "brace":
+            return _Part(r"\{", r"\{")
+        case "name":
+            return _Part("(", f"(?P<{token['group']}>")
+        case "flags":
+            if not set(token["letters"]) <= set("ims-"):
+                raise ConfigError(f"{text} has other flags than i, m and s", hint=_HINT)
+            return _Part(text, "(?:" if token["until"] == ":" else "")
+        case "anchor" if lines:
+            return _Part(_LINE[text], text)
+        case "anchor":
+            return _Part(r"\z", r"\Z") if text == "$" else _Part(text, text)
+    return _anywhere(token)
+
+
+def _anywhere(token: re.Match[str]) -> _Part:
+    """What means the same in a class and outside of one."""
+    text = token[0]
+    match token.lastgroup:
+        case "quote":
+            inner = text[2:].removesuffix("\\E")
+            return _Part(f"\\Q{inner}\\E", re.escape(inner))
+        case "property":
+            return _property(token)
+        case "point":
+            return _Part(text, re.escape(chr(min(int(token["hex"], 16), sys.maxunicode))))
+        case "octal":
+            number = int(text[1:], 8)
+            return _Part(f"\\x{{{number:X}}}", re.escape(chr(number)))
+        case "foreign":
+            raise ConfigError(f"{text} is not known to Java", hint=_HINT)
+        case "escape":
+            return _Part(_ESCAPES.get(text, text), {r"\z": r"\Z"}.get(text, text))
+    return _Part(text, text)
+
+
+def _property(token: re.Match[str]) -> _Part:
+    name = token["named"] or token["letter"] or ""
+    sign = "P" if (token[0][1] == "P") != bool(token["not"]) else "p"
+    known = _KNOWN.fullmatch(name) is not None
+    java = name if known or _JAVA_NAME.fullmatch(name) else f"Is{name}"
+    return _Part(f"\\{sign}{{{java}}}", r"\w", known)
+
+
+def _in_a_class(text: str) -> ConfigError:
+    return ConfigError(
+        f"{text} inside a class means something else to Java",
+        hint=r"write \p{Alpha}, \p{Digit}, … for a class, \[ or \& for the character",
+    )
+
+
+def _compile(probe: str) -> re.Pattern[str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what Python plans to change is no concern of Java's
         try:
-            return re.compile(probe), True
+            return re.compile(probe)
         except re.error as error:
-            if "global flags" in error.msg or "inline flags" in error.msg:
-                return None, False  # flags in the middle: fine in Java
             raise ConfigError(
                 "its pattern does not compile", detail=f"{error.msg.capitalize()}.", hint=_HINT
             ) from None
 
 
-def _replacement(template: str, groups: int | None, names: dict[str, int]) -> str:
+def _replacement(template: str, groups: int, names: dict[str, int]) -> str:
     """A template of Go's ``ReplaceAllString`` as one of Java's."""
     parts: list[str] = []
     at = 0
@@ -127,10 +191,10 @@ def _replacement(template: str, groups: int | None, names: dict[str, int]) -> st
     return "".join(parts)
 
 
-def _group(found: re.Match[str], groups: int | None, names: dict[str, int]) -> str:
+def _group(found: re.Match[str], groups: int, names: dict[str, int]) -> str:
     name = found["braced"] or found["plain"]
     number = int(name) if name.isdigit() else names.get(name)
-    if number is None or (groups is not None and number > groups):
+    if number is None or number > groups:
         raise ConfigError(
             f"its replacement names a group {name} that the pattern does not have",
             hint="write ${1} before a letter, digit or _, and $$ for a dollar sign",

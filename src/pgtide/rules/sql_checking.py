@@ -1,4 +1,5 @@
-"""The lines of ``pgtide check`` about SQL of rules: what Spark says of it, without any rows.
+"""The lines of ``pgtide check`` about SQL of rules, and about patterns that only Java can judge:
+what Spark says of them, without any rows.
 
 The rules are compiled for the tables as they are now, as their pipeline would.
 """
@@ -12,12 +13,14 @@ from pyspark.sql import functions as F
 from pgtide.config import Pipeline, TablePatterns
 from pgtide.errors import ConfigError
 from pgtide.postgres.verdict import Check, fail
-from pgtide.rules.checking import has_sql
+from pgtide.rules.checking import needs_spark
 from pgtide.rules.compiling import compile_rules
 from pgtide.rules.sql import asking_once
 from pgtide.shape import Shape
 from pgtide.spark.cells import CellReader
 from pgtide.spark.layout import Layout
+
+_TOLD_HERE = ("its SQL", "Java does not compile")
 
 
 def check_sql(pipelines: dict[str, Pipeline], shapes: Sequence[Shape]) -> Iterator[Check]:
@@ -38,7 +41,7 @@ def check_sql(pipelines: dict[str, Pipeline], shapes: Sequence[Shape]) -> Iterat
 
 def _errors(pipeline: Pipeline, shapes: Sequence[Shape]) -> Iterator[ConfigError]:
     selected = TablePatterns(pipeline.tables)
-    asked = [TablePatterns([rule.table]) for rule in pipeline.rules if has_sql(rule)]
+    asked = [TablePatterns([rule.table]) for rule in pipeline.rules if needs_spark(rule)]
     by_id = dict(enumerate(shapes, start=1))
     for shape in shapes:
         table = shape.schema, shape.table
@@ -49,7 +52,9 @@ def _errors(pipeline: Pipeline, shapes: Sequence[Shape]) -> Iterator[ConfigError
             if any(patterns.matches(*table) for patterns in asked):
                 _compile(pipeline, Layout.of(shape, by_id))
         except ConfigError as error:
-            if "SQL" in error.message:  # others are told with the rules, which need no Spark
+            if any(
+                word in error.message for word in _TOLD_HERE
+            ):  # others are told with the rules, which need no Spark
                 yield error
 
 

@@ -121,5 +121,5 @@ def _try_pattern(pattern: str) -> None:
         row.select(F.regexp_replace(F.lit(""), pattern, "")).collect()
     except PySparkException:
         raise ConfigError(
-            "its pattern does not compile", hint="see docs/RULES.md, Regular expressions"
+            "Java does not compile its pattern", hint="see docs/RULES.md, Regular expressions"
         ) from None
