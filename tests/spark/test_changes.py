@@ -56,6 +56,8 @@ def test_changes_and_states(spark: SparkSession, captured: Captured, tmp_path: P
     assert rows(pgtide.latest(spark, log, "t")) == sorted(captured.execute("TABLE t"))
     for as_of in (position, time):
         assert rows(pgtide.latest(spark, log, "t", as_of=as_of)) == sorted(before)
+    far = pgtide.latest(spark, log, "t", as_of="FFFFFFFF/FFFFFFFF")
+    assert far.count() == 1, "behind every number that Spark has"
 
     streamed = pgtide.changes(spark, log, "public.t", stream=True)
     query = (

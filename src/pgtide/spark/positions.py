@@ -12,10 +12,15 @@ from pgtide.position import Position
 Place: TypeAlias = tuple[Column, Column]  # a row's LSN and its place in the transaction
 
 
+LAST = 2**63 - 1
+"""The largest number that a column of a position holds; a user may name a later position."""
+
+
 def before(position: Position, place: Place | None = None) -> Column:
     """Rows before a position."""
     lsn, seq = place or _in_log()
-    return (lsn < int(position.lsn)) | ((lsn == int(position.lsn)) & (seq < position.seq))
+    at, index = min(int(position.lsn), LAST), min(position.seq, LAST)
+    return (lsn < at) | ((lsn == at) & (seq < index))
 
 
 def at_or_after(position: Position, place: Place | None = None) -> Column:
