@@ -32,6 +32,7 @@ tables:
       allow_empty_deletes: true
     - type: exclude_column
       column: secret
+      operations: [INSERT, UPDATE]
     - type: exclude_column
       column: gone
 """

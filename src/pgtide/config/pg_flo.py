@@ -80,7 +80,8 @@ class PgFloRule(Section):
             "optional": self.type != "filter",
         }
         if self.type == "exclude_column":
-            return Rule(exclude=[self.column], **common)
+            # From all changes, as pg_flo does: a table has one set of columns.
+            return Rule(exclude=[self.column], **{**common, "operations": OPERATIONS})
         if self.type == "filter":
             compared = Filter(column=self.column, operator=given.operator, value=given.value)
             return Rule(filter=compared, **common)
