@@ -44,7 +44,7 @@ def test_decimals(spark: SparkSession, captured: Captured) -> None:
     assert by_format.schema["after"].dataType == found.schema["after"].dataType
     same = by_format.orderBy("lsn", "seq").select("after.*").collect()
     assert same == after.collect()
-    with pytest.raises(PySparkException, match=r"unrepresentable value in public\.t\.a at"):
+    with pytest.raises(PySparkException, match=r"in public\.t\.a at [0-9A-F]+/[0-9A-F]+:0"):
         pgtide.changes(spark, log, "t", **typed).collect()
     with pytest.raises(ConfigError, match="unbounded_numeric cannot be 'double'"):
         pgtide.changes(spark, log, "t", unbounded_numeric="double")

@@ -161,7 +161,7 @@ class ChangeRows:
     def _refuse(self, rows: pa.RecordBatch, column: TypedColumn, bad: Array) -> None:
         at = _first(rows, bad)
         raise Unrepresentable(
-            f"{MARKER} {self.table}.{column.name} at {at.lsn:X}:{at.seq}",
+            f"{MARKER} {self.table}.{column.name} at {at}",
             detail=f"{column.type.simpleString()} cannot hold it.",
             hint='Set the option on_unrepresentable to "null" or "text".',
         )

@@ -19,10 +19,10 @@ from pgtide.errors import (
     Unrepresentable,
 )
 from pgtide.log.denial import denial
-from pgtide.position import Lsn, Position
+from pgtide.position import Position
 from pgtide.spark.layout import MARKER, NOT_SENT
 
-_REFUSED = re.compile(rf"({re.escape(MARKER)}|{re.escape(NOT_SENT)}) (.+) at ([0-9A-F]+):(\d+)")
+_REFUSED = re.compile(rf"({re.escape(MARKER)}|{re.escape(NOT_SENT)}) (.+) at ([0-9A-F/]+:\d+)")
 _DAMAGED = "a row of the log does not fit its shape"
 _CONFLICTS = ("Concurrent", "ProtocolChangedException", "MetadataChangedException")
 _STORAGE = (
@@ -109,12 +109,11 @@ def unsent_at(error: BaseException) -> Position | None:
     found = _REFUSED.search(str(error))
     if found is None or found[1] != NOT_SENT:
         return None
-    return Position(Lsn(int(found[3], 16)), int(found[4]))
+    return Position.parse(found[3])
 
 
-def _refused(marker: str, name: str, lsn: str, seq: str) -> Unrepresentable:
+def _refused(marker: str, name: str, where: str) -> Unrepresentable:
     """The error for a refusal that stands in an expression of ours."""
-    where = f"{Lsn(int(lsn, 16))}:{seq}"
     if marker == NOT_SENT:
         return Unrepresentable(
             "a change does not carry all of its row, and the target has no row to take it from",

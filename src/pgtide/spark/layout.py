@@ -116,7 +116,8 @@ def not_sent(table: str) -> Sql:
 
 
 def _refusal(marker: str, name: str) -> Sql:
-    where = "concat_ws(':', hex(lsn), CAST(seq AS string))"
+    # As a position is written: users may ask for what was before it.
+    where = "hex(shiftrightunsigned(lsn, 32)), '/', hex(lsn & 4294967295), ':', seq"
     return Sql(f"raise_error(concat({literal(f'{marker} {name} at ')}, {where}))")
 
 
