@@ -19,8 +19,9 @@ help:  ## List the targets
 
 setup: .venv/.installed  ## Create .venv with the pgtide command in it
 
-demo: setup  ## Watch changes of a small shop arrive, without any set-up
-	$(BIN)/pgtide demo
+demo: setup  ## Watch changes of a small shop arrive, without any set-up; its lake stays in demo/
+	rm -rf demo/log demo/lake demo/audit
+	$(BIN)/pgtide demo --keep demo
 
 test: lint  ## Lint, type check and run the fast tests
 	$(BIN)/python -m pgtide.spark.jars
@@ -96,7 +97,7 @@ requirements: .venv/.installed-dev  ## Pin the newest versions that pyproject.to
 		| $(COMPILE) --upgrade -o requirements-java.txt -
 
 clean:  ## Remove .venv and everything that tools have cached
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis dist demo
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/bin/python:
