@@ -8,7 +8,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import pgtide
+from pgtide.errors import Unrepresentable
+from pgtide.log.refreshes import Refresh, RefreshStore
+from pgtide.log.storage import Storage
 from tests.fixtures.capture import Captured
+from tests.fixtures.waiting import wait_until
 from tests.pipeline.test_mirror import check_equal, mirror, run_pipeline
 from tests.sinks.lakes import deliver, table
 
@@ -118,6 +122,36 @@ UPDATE hinge SET "N" = 1;
     assert state.withheld == {"public.orders": 1, "public.hinge": 1}
     assert shown("orders") == [(1, "open", b), (3, "open", a)], "matches again"
     assert shown("hinge") == [(2, 1, "k" * 3000)], "what was not sent does not match either"
+
+
+@pytest.mark.slow
+def test_a_row_comes_back_without_its_large_value(spark: SparkSession, captured: Captured) -> None:
+    """Nobody has it but the source: what the error says to do brings it."""
+    captured.run(
+        """CREATE TABLE t (id int PRIMARY KEY, state text, long text);
+ALTER TABLE t ALTER long SET STORAGE EXTERNAL;
+INSERT INTO t VALUES (1, 'closed', repeat('x', 9000)), (2, 'open', 'y');
+"""
+    )
+    rules = [{"table": "t", "filter": {"column": "state", "operator": "eq", "value": "open"}}]
+    run_pipeline(spark, captured, rules=rules)
+    captured.run("UPDATE t SET state = 'open';\n")
+    with pytest.raises(Unrepresentable, match="does not carry all of its row") as refused:
+        run_pipeline(spark, captured, rules=rules)
+    assert "a filter left it out" in refused.value.detail
+    assert "pgtide refresh public.t" in refused.value.hint
+    request = Refresh("public.t")
+    store = RefreshStore(Storage(captured.config.log.path))
+    store.add(request)
+    run_pipeline(spark, captured, rules=rules)
+
+    def refreshed() -> bool:
+        captured.capture()
+        return not store.is_open(request.id)
+
+    wait_until(refreshed, "the refresh")
+    run_pipeline(spark, captured, rules=rules)
+    assert mirror(spark, captured, "t") == [(1, "open", "x" * 9000), (2, "open", "y")]
 
 
 @pytest.mark.slow

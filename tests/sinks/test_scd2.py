@@ -111,7 +111,8 @@ INSERT INTO t VALUES (1, 'open', repeat('x', 9000));
     captured.run("UPDATE t SET state = 'closed';\n")
     deliver(spark, captured, "scd2", rules=rules)
     captured.run("UPDATE t SET state = 'open';\n")
-    with pytest.raises(Unrepresentable, match="does not carry all of its row"):
+    with pytest.raises(Unrepresentable, match="does not carry all of its row") as refused:
         deliver(spark, captured, "scd2", rules=rules)
+    assert "pgtide refresh public.t" in refused.value.hint
     deliver(spark, captured, "scd2", rules=rules, on_unrepresentable="null")
     assert versions(spark, captured, "id", "long") == [(1, "x" * 9000, False), (1, None, True)]

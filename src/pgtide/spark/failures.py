@@ -112,14 +112,21 @@ def unsent_at(error: BaseException) -> Position | None:
     return Position.parse(found[3])
 
 
+def never_whole(table: str, where: str) -> Unrepresentable:
+    """The error for an update without a large value, of a row that the target does not have."""
+    return Unrepresentable(
+        "a change does not carry all of its row, and the target has no row to take it from",
+        detail=f"A large value of {table} was not sent at {where}; the row is older than the log, "
+        "or a filter left it out until then.",
+        hint=f"Have the table read again, then start the pipeline: pgtide refresh {table}. "
+        "Or set on_unrepresentable: null. With REPLICA IDENTITY FULL it does not happen.",
+    )
+
+
 def _refused(marker: str, name: str, where: str) -> Unrepresentable:
     """The error for a refusal that stands in an expression of ours."""
     if marker == NOT_SENT:
-        return Unrepresentable(
-            "a change does not carry all of its row, and the target has no row to take it from",
-            detail=f"A large value of {name} was not sent at {where}.",
-            hint="Set REPLICA IDENTITY FULL on the table, or on_unrepresentable: null.",
-        )
+        return never_whole(name, where)
     return Unrepresentable(
         "a value does not fit the type of its target column",
         detail=f"Column {name} holds one at {where}.",

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from pgtide.errors import Unrepresentable
 from pgtide.pipeline.steps import Reshaped, Rows, Step, Swept, Truncated
 from pgtide.pipeline.voiding import what_counts
 from pgtide.position import Position
@@ -27,6 +26,7 @@ from pgtide.sinks.delta.unsent import Completing, first_position, may_lack_value
 from pgtide.sinks.delta.view import View
 from pgtide.spark.cells import CellReader
 from pgtide.spark.compaction import EVENT, known_key
+from pgtide.spark.failures import never_whole
 from pgtide.spark.layout import Layout, TableName
 from pgtide.spark.sql_text import quoted
 from pgtide.spark.sweeps import Sweep
@@ -119,12 +119,7 @@ class MirrorTable(LakeTable):
     def _refuse(self, at: Position, incomplete: DataFrame, step: Rows) -> None:
         """Rows that were never seen whole: to be said, or kept with what they lack noted."""
         if self._batch.settings.on_unrepresentable != "null":
-            raise Unrepresentable(
-                "a change does not carry all of its row, and the mirror does not have the row",
-                detail=f"A large value of {'.'.join(step.table)} was not sent at {at}; "
-                "the row is older than the log.",
-                hint="Begin with a snapshot of the table, or set on_unrepresentable: null.",
-            )
+            raise never_whole(".".join(step.table), str(at))
         values = incomplete.select(
             F.lit(None).cast("string").alias("column"),
             F.lit(None).cast("string").alias("key"),
