@@ -269,6 +269,30 @@ def test_rows_are_read_after_ddl_that_rewrites_them(filled: Captured) -> None:
     assert {key[0] for key in found} == {key for (key,) in filled.execute("SELECT id::text FROM t")}
 
 
+@pytest.mark.parametrize(
+    ("made", "column", "value", "command"),
+    [
+        ("ENUM ('a', 'b')", "kind", "a", "RENAME VALUE 'a' TO 'c'"),
+        ("ENUM ('a', 'b')", "kind[]", "{a,b}", "RENAME VALUE 'a' TO 'c'"),
+        ("(x int, y int)", "kind", "(1,2)", "ADD ATTRIBUTE z int"),
+        ("(x int, y int)", "kind[]", '{"(1,2)"}', "DROP ATTRIBUTE x"),
+    ],
+)
+def test_rows_are_read_after_a_type_has_changed(
+    captured: Captured, made: str, column: str, value: str, command: str
+) -> None:
+    captured.execute(f"CREATE TYPE kind AS {made}")
+    captured.execute(f"CREATE TABLE t (id int PRIMARY KEY, v {column})")
+    captured.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    captured.execute("INSERT INTO t VALUES (1, %s)", [value])
+    captured.execute("INSERT INTO other VALUES (1)")
+    captured.execute(f"ALTER TYPE kind {command}")
+    captured.capture()
+    found = replay(captured.events(), "t", ("id",))
+    assert [(row["v"],) for row in found.values()] == captured.execute("SELECT v::text FROM t")
+    assert [request.table for request in store_of(captured).requests()] == ["public.t"]
+
+
 @pytest.mark.parametrize("point", ["refresh_after_low:1", "refresh_after_read:3", "after_commit:3"])
 def test_killed_in_the_middle(filled: Captured, point: str) -> None:
     request = refresh(filled, chunk_rows=200)
@@ -302,6 +326,28 @@ def test_partitions_that_come_and_go(database: Database, make_captured: MakeCapt
     captured.capture()
     new = [e.after for e in captured.events("read") if e.shape and e.shape.root_table == "p"]
     assert new == [{"id": "500", "v": "old"}]
+
+
+def test_partitions_that_are_dropped(captured: Captured) -> None:
+    """Their rows are swept: no event tells that they leave the table. With it nothing has to be."""
+    captured.run(
+        """CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id);
+CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10);
+CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (30) PARTITION BY RANGE (id);
+CREATE TABLE p21 PARTITION OF p2 FOR VALUES FROM (10) TO (20);
+CREATE TABLE p3 PARTITION OF p FOR VALUES FROM (30) TO (40);
+INSERT INTO p VALUES (1), (11), (31);
+"""
+    )
+    captured.execute("INSERT INTO p VALUES (2); DROP TABLE p1; INSERT INTO p VALUES (32)")
+    captured.execute("DROP TABLE p2 CASCADE")
+    captured.execute("DROP TABLE p")
+    captured.capture()
+    sweeps = captured.events("sweep")
+    assert [event.table for event in sweeps if event.table != "p2"] == ["p1", "p21"]
+    assert all(event.shape is not None and event.shape.root_table == "p" for event in sweeps)
+    left = {table: set(replay(captured.events(), table, ("id",))) for table in ("p1", "p21", "p3")}
+    assert left == {"p1": set(), "p21": set(), "p3": {("31",), ("32",)}}
 
 
 def test_virtual_columns_are_nowhere(make_server: MakeServer, make_captured: MakeCaptured) -> None:

@@ -143,3 +143,25 @@ INSERT INTO p VALUES (1, 'a'), (10, 'b');
     assert sorted(str([*row]) for row in found) == source(captured, "p")
     inserted = changes(spark, captured.config.log.path, "p").filter("op = 'insert'").collect()
     assert [row["after"]["w"] for row in inserted].count('a "q", b') == 2
+
+
+@pytest.mark.slow
+def test_partitions_that_are_dropped(spark: SparkSession, captured: Captured) -> None:
+    """The rows of a partition leave the table with it, also those of the same transaction."""
+    for table, key in (("p", "PRIMARY KEY (id)"), ("bag", "CHECK (id > 0)")):
+        captured.run(f"CREATE TABLE {table} (id int, v text, {key}) PARTITION BY RANGE (id);\n")
+        for name, low, high in (("1", 0, 9), ("2", 9, 99)):
+            bounds = f"FOR VALUES FROM ({low}) TO ({high})"
+            captured.run(f"CREATE TABLE {table}{name} PARTITION OF {table} {bounds};\n")
+        captured.run(f"INSERT INTO {table} VALUES (1, 'a'), (10, 'b'), (10 + 1, 'b');\n")
+    sink = {"type": "delta", "path": str(captured.directory / "lake")}
+    run(spark, captured, sink=sink)
+    captured.execute("UPDATE p SET v = 'c'; DROP TABLE p1; INSERT INTO p VALUES (12, 'd')")
+    captured.run("INSERT INTO bag VALUES (1, 'a'), (12, 'd');\nDROP TABLE bag1;\n")
+    for _ in range(2):
+        run(spark, captured, sink=sink)
+        for table in ("p", "bag"):
+            assert mirror(spark, captured, "public", table) == source(captured, table)
+        shutil.rmtree(captured.directory / "log" / "pipelines")
+    found = latest(spark, captured.config.log.path, "p").collect()
+    assert sorted(str([*row]) for row in found) == source(captured, "p")

@@ -60,7 +60,6 @@ def _concerns(command: DdlCommand, shape: Shape) -> bool:
         return True
     if command.marks.partition is not None:
         return is_partition(command, shape)
-    if _OF_TYPES.isdisjoint(command.marks.reasons):
-        return False
-    types = {item["oid"] for item in command.objects if item.get("type") == "type"}
-    return any(not types.isdisjoint((c.type_oid, c.base_oid, c.element_oid)) for c in shape.columns)
+    # Of a type the tables are told that store it, also inside of other types.
+    stored = not _OF_TYPES.isdisjoint(command.marks.reasons)
+    return stored and any(layout.oid == shape.oid for layout in command.layouts)

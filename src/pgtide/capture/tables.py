@@ -116,7 +116,7 @@ class TableCatalog:
         if command.unknown:
             self.counters.unknown_ddl += 1
         before = [self._layouts[new.oid] for new in command.layouts if new.oid in self._layouts]
-        swept = tuple(self._detached(command, lsn))
+        swept = tuple(self._leaving(command, lsn))
         for layout in command.layouts:
             self._layouts[layout.oid] = layout
             if selects(self._patterns, layout):
@@ -133,15 +133,24 @@ class TableCatalog:
         again = self._again(command.layouts)
         return LoggedMessage("ddl", json.dumps(payload), slot, swept, again)
 
-    def _detached(self, command: DdlCommand, lsn: Lsn) -> Iterator[LoggedMessage]:
+    def _leaving(self, command: DdlCommand, lsn: Lsn) -> Iterator[LoggedMessage]:
         """The rows of a partition leave its root without any event: they are swept there."""
-        if "detach partition" not in command.marks.reasons:
-            return
         older = Position(lsn, _ANY_SEQ)
-        for shape in list(self._shapes.current.values()):
-            if shape.root_oid and is_partition(command, shape) and selects(self._patterns, shape):
-                payload = json.dumps(sweep_payload("detach partition", older))
-                yield LoggedMessage("sweep", payload, Slot(shape.schema, shape.table, shape.id))
+        for shape, how in self._partitions_leaving(command):
+            payload = json.dumps(sweep_payload(how, older))
+            yield LoggedMessage("sweep", payload, Slot(shape.schema, shape.table, shape.id))
+
+    def _partitions_leaving(self, command: DdlCommand) -> Iterator[tuple[Shape, str]]:
+        """Captured partitions that a command takes from their root, and how it does."""
+        dropped = {item["oid"] for item in command.dropped if item["type"] == "table"}
+        detached = "detach partition" in command.marks.reasons
+        for shape in list(self._shapes.current.values()) if dropped or detached else ():
+            if not shape.root_oid or not selects(self._patterns, shape):
+                continue
+            if detached and is_partition(command, shape):
+                yield shape, "detach partition"
+            elif shape.oid in dropped and shape.root_oid not in dropped:
+                yield shape, "drop partition"
 
     def _again(self, layouts: Iterable[Shape]) -> tuple[Relation, ...]:
         """Tables that the server will not announce anew, although what we add has changed.

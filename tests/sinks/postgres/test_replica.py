@@ -190,6 +190,9 @@ INSERT INTO p VALUES (60, 'b');
     )
     replica.follow()
     replica.check_equal("p", "pa", "pb", "audit")
+    replica.captured.execute("INSERT INTO p VALUES (61, 'b'); DROP TABLE pb")
+    replica.follow()
+    replica.check_equal("p", "pa", "audit")
 
 
 def test_odd_names(replica: Replica) -> None:

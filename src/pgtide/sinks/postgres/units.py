@@ -55,7 +55,7 @@ class SweepOf:
     step: Swept
 
 
-DETACHED = "detach partition"  # what a sweep says that follows such a command
+LEFT = ("detach partition", "drop partition")  # what a sweep says that follows such a command
 
 Action: TypeAlias = RowsOf | Truncate | Command | SweepOf
 
@@ -141,18 +141,18 @@ def unit_of(batch: Batch, commands: Commands) -> Unit:
 def _sweeps(batch: Batch) -> Iterable[tuple[Position, Action]]:
     """What refreshes have not found any more.
 
-    Not the rows of a partition that was detached: the replayed command has taken them along.
+    Not the rows of a partition that has left its table: the replayed command has taken them along.
     """
-    detached = {
+    left = {
         mark.at
         for mark in batch.census.marks
-        if mark.op == "sweep" and mark.payload.get("refresh") == DETACHED
+        if mark.op == "sweep" and mark.payload.get("refresh") in LEFT
     }
     for work in batch.work:
         for step in work.steps:
             if isinstance(step, Swept):
                 for sweep in step.sweeps:
-                    if sweep.at not in detached:
+                    if sweep.at not in left:
                         yield sweep.at, SweepOf(replace(step, at=sweep.at, sweeps=(sweep,)))
 
 
