@@ -85,6 +85,18 @@ def test_each_value_once(
 
 
 @pytest.mark.slow
+def test_a_pivot_by_other_columns(spark: SparkSession, captured: Captured) -> None:
+    """The quarantine has the key of the table, be it that the pivot rows have another one."""
+    captured.run("CREATE TABLE t (id int PRIMARY KEY, code text, made timestamp);\n")
+    captured.run("INSERT INTO t VALUES (1, 'a', 'infinity');\n")
+    pivot = {"key": ["code"], "created": "made"}
+    deliver(spark, captured, "pivot", pivot=pivot, on_unrepresentable="null")
+    path = captured.directory / "pivot" / "_pgtide" / "quarantine"
+    (kept,) = spark.read.format("delta").load(str(path)).select("column", "key", "text").collect()
+    assert tuple(kept) == ("made", '{"id":"1"}', "infinity")
+
+
+@pytest.mark.slow
 def test_columns_change_under_a_filter(spark: SparkSession, captured: Captured) -> None:
     """Rows of other shapes in a batch are no rows that do not fit theirs."""
     captured.run("CREATE TABLE a (id int PRIMARY KEY, v text, w date);")

@@ -34,7 +34,7 @@ def lost_values(
     names = shown if columns is None else shown & {*columns}
     found = passing.filter("after IS NOT NULL").select(
         F.explode(reader.unrepresentable(names)).alias("value"),
-        _key_text(reader.layout, names).alias("key"),
+        _key_text(reader.layout, shown).alias("key"),
         "lsn",
         "seq",
     )
