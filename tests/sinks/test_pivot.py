@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
-from pgtide.errors import ConfigError, PipelineError
+from pgtide.errors import ConfigError, PipelineError, Unrepresentable
 from tests.fixtures.capture import Captured
 from tests.sinks.lakes import deliver, lose_checkpoint, table
 
@@ -95,6 +96,22 @@ UPDATE t SET a = 2, c = 2;
         ("me", "b", "1", "1", "u"),
         ("me", "b", None, "1", "c"),
     ]
+
+
+@pytest.mark.slow
+def test_times_are_no_texts(spark: SparkSession, captured: Captured) -> None:
+    """Under ``on_unrepresentable: text`` keys may be texts; a time has its type, or is refused."""
+    captured.run("CREATE TABLE t (day date PRIMARY KEY, made timestamp, v int);\n")
+    captured.run("INSERT INTO t VALUES ('infinity', '2024-02-29 01:00', 7);\n")
+    settings: dict[str, Any] = {"pivot": {"created": "made"}, "on_unrepresentable": "text"}
+    deliver(spark, captured, "pivot", **settings)
+    found = table(spark, captured, "pivot", "t")
+    seconds = F.unix_timestamp("datetime_created")
+    (row,) = found.select("day", "change_field", "new_value", seconds).collect()
+    assert tuple(row) == ("infinity", "v", "7", 1709168400)
+    captured.run("INSERT INTO t VALUES ('2024-03-01', 'infinity', 8);\n")
+    with pytest.raises(Unrepresentable, match="does not fit"):
+        deliver(spark, captured, "pivot", **settings)
 
 
 def test_key_columns_that_differ_in_case(spark: SparkSession, captured: Captured) -> None:

@@ -10,7 +10,7 @@ are no changes, and a TRUNCATE tells no values: neither has pivot rows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -117,8 +117,12 @@ class _Pivot:
         self._rules = rules
         self._settings = settings
         op = F.col("op")
-        self._raw = reader.after(tuple(range(len(layout.columns))))
-        self._new = rules.apply(self._raw, op)
+        everything = tuple(range(len(layout.columns)))
+        self._raw = reader.after(everything)
+        self._new = self._timed = rules.apply(self._raw, op)
+        if reader.policy == "text":
+            # The pivot's times are no texts, whatever the column that has them is elsewhere.
+            self._timed = rules.apply(replace(reader, policy="fail").after(everything), op)
         self._old = rules.apply(reader.before(), op)
 
     @property
@@ -148,7 +152,7 @@ class _Pivot:
     def typed(self) -> list[Cell]:
         """The cells of which the value is written."""
         times = [name for name in (self._settings.created, self._settings.updated) if name]
-        return [cell for _, cell in self.key] + [self._cell(n, _TIME_SETTINGS) for n in times]
+        return [cell for _, cell in self.key] + [self._time_cell(name) for name in times]
 
     def _key_names(self) -> list[str]:
         """Names of the key columns after the rules."""
@@ -208,8 +212,11 @@ class _Pivot:
     def _time(self, name: str | None) -> Column:
         if name is None:
             return F.col("committed_at")
-        cell = self._cell(name, _TIME_SETTINGS)
+        cell = self._time_cell(name)
         return _instant(cell.value, cell.type, name)
+
+    def _time_cell(self, name: str) -> Cell:
+        return self._cell(name, _TIME_SETTINGS, self._timed)
 
     def _cell(self, name: str, setting: str, cells: Sequence[Cell] | None = None) -> Cell:
         for cell in self._new if cells is None else cells:
