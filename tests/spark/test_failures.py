@@ -33,6 +33,14 @@ def test_what_java_raises(spark: SparkSession) -> None:
     )
 
 
+def test_a_plan_that_cannot_be_made(spark: SparkSession) -> None:
+    """Spark shows the plan with what is wrong; what stands in there has not happened."""
+    refusal = "raise_error('a row of the log does not fit its shape') AS row"
+    with pytest.raises(PySparkException) as failed:
+        spark.range(1).selectExpr(refusal, "id").filter("nothing > 1")
+    assert type(as_pgtide_error(failed.value, "reading")) is PipelineError
+
+
 def test_storage_that_fails_below_delta_rs(tmp_path: Path) -> None:
     """Tried again, unless a file is not there: it will not come back."""
     write_deltalake(tmp_path, pa.table({"a": [1]}))

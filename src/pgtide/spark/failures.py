@@ -53,7 +53,8 @@ def as_pgtide_error(error: BaseException, doing: str) -> PgtideError:
     text = str(error)
     if found := _REFUSED.search(text):
         return _refused(*found.groups())
-    if _DAMAGED in text:
+    # What cannot be planned is told with the plan, which has this text in it.
+    if _DAMAGED in text and not isinstance(error, AnalysisException):
         return LogError(
             "a row of the log does not fit its shape",
             detail=f"Found while {doing}.",
