@@ -95,6 +95,22 @@ def test_mirrors_of_odd_tables(spark: SparkSession, captured: Captured) -> None:
 
 
 @pytest.mark.slow
+def test_maps_tell_rows_apart(spark: SparkSession, captured: Captured) -> None:
+    """Of a table without a key; hstore is known by its name."""
+    one, both = '"a"=>"1"', '"a"=>"1", "b"=>"2"'
+    captured.run(f"CREATE TYPE hstore AS ENUM ('{one}', '{both}');\n")
+    captured.run("CREATE TABLE t (h hstore, n int);\nALTER TABLE t REPLICA IDENTITY FULL;\n")
+    captured.run(f"INSERT INTO t VALUES ('{one}', 1), ('{one}', 1), ('{both}', 1), (NULL, 1);\n")
+    sink = {"type": "delta", "path": str(captured.directory / "lake")}
+    run(spark, captured, sink=sink)
+    captured.run("DELETE FROM t WHERE ctid = (SELECT min(ctid) FROM t);\n")
+    captured.run(f"UPDATE t SET n = 2 WHERE h = '{both}';\n")
+    run(spark, captured, sink=sink)
+    wanted = ["[None, 1]", "[{'a': '1', 'b': '2'}, 2]", "[{'a': '1'}, 1]"]
+    assert mirror(spark, captured, "public", "t") == wanted
+
+
+@pytest.mark.slow
 def test_views_follow_their_tables(spark: SparkSession, captured: Captured) -> None:
     captured.run("CREATE SCHEMA s;\nCREATE TABLE s.a_b (id int PRIMARY KEY);")
     captured.run("CREATE SCHEMA s_a;\nCREATE TABLE s_a.b (id int PRIMARY KEY);")

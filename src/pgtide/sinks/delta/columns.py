@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from pgtide.position import Position
 from pgtide.spark.positions import before
@@ -56,3 +56,12 @@ def existing_columns(schema: StructType) -> list[TargetColumn]:
 def earlier(at: Position) -> Column:
     """Whether a row of a lake table is of an event before this one."""
     return before(at, (F.col(LSN), F.col(SEQ)))
+
+
+def comparable(value: Column, kind: DataType) -> Column:
+    """A value that Spark compares: not maps, whose entries have no order."""
+    if isinstance(kind, MapType):
+        return F.array_sort(F.map_entries(value))
+    if isinstance(kind, ArrayType) and isinstance(kind.elementType, MapType):
+        return F.transform(value, lambda item: F.array_sort(F.map_entries(item)))
+    return value

@@ -18,7 +18,9 @@ from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql.types import StructType
+
+from pgtide.sinks.delta.columns import comparable
 
 _AT = "struct<lsn:bigint,seq:bigint>"
 ROW = "_pgtide_row"  # the values of an event's row, by number
@@ -79,18 +81,9 @@ def _equal(rows: DataFrame, other: Column, values: Sequence[Column]) -> Column:
     kind = rows.schema[ROW].dataType
     assert isinstance(kind, StructType)
     pairs = [
-        _comparable(F.col(ROW)[field.name], field.dataType).eqNullSafe(
-            _comparable(value, field.dataType)
+        comparable(F.col(ROW)[field.name], field.dataType).eqNullSafe(
+            comparable(value, field.dataType)
         )
         for field, value in zip(kind.fields, values, strict=True)
     ]
     return reduce(Column.__and__, pairs, other.isNotNull())
-
-
-def _comparable(value: Column, kind: DataType) -> Column:
-    """A value that Spark compares: not maps, whose entries have no order."""
-    if isinstance(kind, MapType):
-        return F.array_sort(F.map_entries(value))
-    if isinstance(kind, ArrayType) and isinstance(kind.elementType, MapType):
-        return F.transform(value, lambda item: F.array_sort(F.map_entries(item)))
-    return value

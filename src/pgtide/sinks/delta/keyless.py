@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pgtide.errors import PipelineError
 from pgtide.pipeline.steps import Rows
 from pgtide.postgres.names import identity_full
-from pgtide.sinks.delta.columns import DELETED, LSN, SEQ
+from pgtide.sinks.delta.columns import DELETED, LSN, SEQ, TargetColumn, comparable
 from pgtide.sinks.delta.mirror import GONE, OWN, MirrorPlan
 from pgtide.sinks.delta.reached import Portion
 from pgtide.sinks.delta.target import Target
@@ -70,7 +70,8 @@ def _columns(plan: MirrorPlan, rows: DataFrame) -> DataFrame:
 
 def _merge(target: Target, plan: MirrorPlan, portion: Portion, net: DataFrame) -> None:
     names = [column.name for column in plan.columns()]
-    data = [name for name in names if name not in OWN]
+    columns = [column for column in plan.columns() if column.name not in OWN]
+    data = [column.name for column in columns]
     rows = _counted(plan.project(net, COUNT), names, data)
     taken = rows.filter(F.col(COUNT) < 0)
     shown = f"{DELETED} IS NOT TRUE" if plan.soft_delete else "true"  # marked while it had a key
@@ -78,7 +79,7 @@ def _merge(target: Target, plan: MirrorPlan, portion: Portion, net: DataFrame) -
     there = present.groupBy(*map(quoted, data)).agg(F.count("*").alias(THERE))
     left = (
         taken.alias("s")
-        .join(there.alias("t"), _equal("s", "t", data))
+        .join(there.alias("t"), _equal("s", "t", columns))
         .select(
             *[F.col(f"s.{quoted(name)}") for name in names],
             (F.col(THERE) + F.col(COUNT)).alias(COUNT),
@@ -92,7 +93,7 @@ def _merge(target: Target, plan: MirrorPlan, portion: Portion, net: DataFrame) -
         (
             target.table()
             .alias("t")
-            .merge(source.alias("s"), F.col(f"s.{GONE}") & _equal("s", "t", data))
+            .merge(source.alias("s"), F.col(f"s.{GONE}") & _equal("s", "t", columns))
             .whenMatchedDelete(f"t.{shown}" if plan.soft_delete else None)
             .whenNotMatchedInsert(
                 f"NOT s.{GONE}", values={quoted(name): f"s.{quoted(name)}" for name in names}
@@ -115,10 +116,11 @@ def _counted(rows: DataFrame, names: list[str], data: list[str]) -> DataFrame:
     )
 
 
-def _equal(one: str, other: str, names: list[str]) -> Column:
+def _equal(one: str, other: str, columns: list[TargetColumn]) -> Column:
     """Whether two rows have the same values, NULL being one."""
-    pairs = [
-        F.col(f"{one}.{quoted(name)}").eqNullSafe(F.col(f"{other}.{quoted(name)}"))
-        for name in names
-    ]
+
+    def value(row: str, column: TargetColumn) -> Column:
+        return comparable(F.col(f"{row}.{quoted(column.name)}"), column.type)
+
+    pairs = [value(one, column).eqNullSafe(value(other, column)) for column in columns]
     return reduce(Column.__and__, pairs, F.lit(True))
