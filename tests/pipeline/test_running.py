@@ -14,17 +14,19 @@ from pyspark.sql import SparkSession
 from pgtide.config import Config
 from pgtide.errors import ConfigError, LogGap, PipelineError, Unrepresentable
 from pgtide.log.readers import list_readers
+from pgtide.log.refreshes import RefreshStore
 from pgtide.log.retention import retain
 from pgtide.log.storage import Storage
 from pgtide.log.table import open_table
 from pgtide.pipeline import replaying
 from pgtide.pipeline.lease import Lease, holder_of
-from pgtide.pipeline.replaying import replay, start_of, target_tables
+from pgtide.pipeline.replaying import check_replay, replay, start_of, target_tables
 from pgtide.pipeline.running import PipelineRun
 from pgtide.pipeline.state import Parked, Resuming, State, now
 from pgtide.pipeline.state_file import StateFile, pipeline_names
 from pgtide.position import Lsn, Position
 from tests.fixtures.capture import Captured
+from tests.fixtures.waiting import wait_until
 
 
 def configure(captured: Captured, **pipeline: Any) -> Config:
@@ -116,8 +118,9 @@ def test_replay_and_what_retention_took(spark: SparkSession, captured: Captured)
     captured.run("INSERT INTO t VALUES (100, 'later');\n")
     captured.capture()
     assert run(spark, config).position > state.position
+    past = configure(captured, sink={"type": "delta", "path": "past", "mode": "history"})
     with pytest.raises(LogGap) as raised:
-        replay(spark, config, "lake")
+        replay(spark, past, "lake")
     kept = captured.log.snapshot().complete_from
     assert f"--from {kept}" in raised.value.hint
     assert mirror(captured, "t") == source(captured, "t"), "nothing was deleted"
@@ -128,8 +131,63 @@ def test_replay_and_what_retention_took(spark: SparkSession, captured: Captured)
     with pytest.raises(PipelineError, match="no target to go on with"):
         replay(spark, other, "lake", Position(kept))
     StateFile(storage(config), "lake").drop()
-    with pytest.raises(LogGap):
+    with pytest.raises(LogGap) as raised:
         run(spark, other)
+    assert "pgtide replay --pipeline lake. " in raised.value.hint
+
+
+@pytest.mark.parametrize("mode", ["mirror", pytest.param("scd2", marks=pytest.mark.slow)])
+def test_tables_of_a_log_that_was_cut_are_read_again(
+    spark: SparkSession, captured: Captured, mode: str
+) -> None:
+    """Nothing else has their first rows, nor a large value that was not sent since."""
+    captured.run(
+        """CREATE TABLE t (id int PRIMARY KEY, n int, long text);
+ALTER TABLE t ALTER long SET STORAGE EXTERNAL;
+INSERT INTO t SELECT i, 0, repeat('x', 9000) FROM generate_series(1, 9) i;
+CREATE TABLE gone (id int PRIMARY KEY, n int);
+INSERT INTO gone VALUES (1, 0), (2, 0);
+"""
+    )
+    captured.capture()
+    changes = storage(captured.config).child("changes")
+    assert retain(changes, open_table(changes), [], 0.0, now=time.time() + 3 * 86_400)
+    captured.run(
+        """UPDATE t SET n = 1 WHERE id < 4;
+UPDATE t SET id = 20 WHERE id = 5;
+DELETE FROM t WHERE id = 6;
+INSERT INTO t VALUES (10, 0, 'y');
+UPDATE gone SET n = 1 WHERE id = 1;
+DROP TABLE gone;
+CREATE TABLE later (id int PRIMARY KEY);
+INSERT INTO later VALUES (1);
+"""
+    )
+    captured.capture()
+    sink = {"type": "delta", "path": str(captured.directory / "lake"), "mode": mode}
+    config = configure(captured, sink=sink)
+    with pytest.raises(LogGap, match="no longer holds everything"):
+        run(spark, config)
+    assert check_replay(config, "lake", None) == ["public.later", "public.t"]
+    replay(spark, config, "lake")
+    assert target_tables(config, "lake") == ["public/later", "public/t"], "no half of the other"
+    store = RefreshStore(storage(config))
+
+    def read() -> bool:
+        captured.capture()
+        return not any(store.is_open(request.id) for request in store.requests())
+
+    wait_until(read, "the tables to be read")
+    run(spark, config)
+    lake = spark.read.format("delta").load(f"{captured.directory}/lake/public/t")
+    current = lake.filter("is_current") if mode == "scd2" else lake
+    found = current.select("id", "n", "long").orderBy("id").collect()
+    assert [tuple(row) for row in found] == captured.execute("SELECT * FROM t ORDER BY id")
+
+    captured.run("CREATE TABLE bag (n int);\n")
+    with pytest.raises(LogGap, match="cannot be read again") as refused:
+        check_replay(configure(captured), "lake", None)
+    assert "public.bag" in refused.value.detail
 
 
 def test_a_replay_brings_back_what_was_dropped(spark: SparkSession, captured: Captured) -> None:

@@ -33,11 +33,12 @@ def command(
     Deletes the pipeline's Delta tables and what it knows of itself, then runs it until it has
     applied all that the log holds. With --from the target stays, and changes are delivered again
     on top of it: for one that was restored to an earlier moment. Of a time (ISO 8601, UTC unless
-    it says otherwise), from the first transaction on that was committed then or later. Refused
-    while the pipeline runs, when the log does not go back far enough, and where files hold
-    changes already. Exits with 1 if tables are parked at the end. JSON: {"pipeline", "deleted":
-    [place], "position", "rows", "batches", "withheld", "skipped_writes",
-    "last_batch", "parked"}.
+    it says otherwise), from the first transaction on that was committed then or later. Where
+    retention has cut the log, tables of a mirror are read at the source again: capture does it,
+    as with pgtide refresh. Refused while the pipeline runs, when the log does not go back far
+    enough for anything else, and where files hold changes already. Exits with 1 if tables are
+    parked at the end. JSON: {"pipeline", "deleted": [place], "read_again": [table], "position",
+    "rows", "batches", "withheld", "skipped_writes", "last_batch", "parked"}.
 
     \b
     Examples:
@@ -52,10 +53,10 @@ def command(
     from pgtide.pipeline.replaying import check_replay, replay, start_of, target_tables
 
     position = start_of(config, start)
-    check_replay(config, pipeline, position)
+    again = check_replay(config, pipeline, position)
     deleted = target_tables(config, pipeline) if position is None else []
     if not yes:
-        _ask(config, pipeline, deleted)
+        _ask(config, pipeline, deleted, again)
     spark = spark_session(config)
     try:
         state = replay(spark, config, pipeline, position)
@@ -63,20 +64,27 @@ def command(
         spark.stop()
     with beside_events(config, [pipeline]):
         if invocation.json:
-            facts = {"pipeline": pipeline, "deleted": deleted, **state_document(state)}
+            facts = {"pipeline": pipeline, "deleted": deleted, "read_again": again}
+            facts |= state_document(state)
             print(json.dumps(facts))
         else:
             print_line("ok", f"pipeline {pipeline} is at {state.position}, {state.rows} rows")
+            if again:
+                print_line("ok", f"{len(again)} tables are read again: pgtide refresh --list")
             for name, parked in sorted(state.parked.items()):
                 print_line("fail", f"parked {name}: {parked.message}", parked.hint)
     if state.parked:
         raise parked_error(pipeline)
 
 
-def _ask(config: Config, pipeline: str, deleted: list[str]) -> None:
+def _ask(config: Config, pipeline: str, deleted: list[str], again: list[str]) -> None:
     if deleted:
         path = getattr(config.pipelines[pipeline].sink, "path", "")
         typer.echo(f"These tables below {path} will be deleted and built anew:", err=True)
         for place in deleted:
             typer.echo(f"  {place}", err=True)
+    if again:
+        typer.echo("The log has lost its beginning; read at the source again:", err=True)
+        for table in again:
+            typer.echo(f"  {table}", err=True)
     typer.confirm(f"Replay pipeline {pipeline}?", abort=True, err=True)

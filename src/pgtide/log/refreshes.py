@@ -30,7 +30,7 @@ KEEP_ENDED = timedelta(days=7)
 
 State: TypeAlias = Literal["queued", "running", "waiting", "paused", "done", "cancelled", "failed"]
 Control: TypeAlias = Literal["run", "pause", "cancel"]
-Reason: TypeAlias = Literal["asked", "ddl", "snapshot", "repair"]
+Reason: TypeAlias = Literal["asked", "ddl", "snapshot", "repair", "replay"]
 
 ENDED = frozenset({"done", "cancelled", "failed"})
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,79}")

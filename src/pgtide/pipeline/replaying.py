@@ -22,6 +22,7 @@ from pgtide.log.reader import Log
 from pgtide.log.readers import update_reader
 from pgtide.log.schema import CHANGES
 from pgtide.log.storage import Storage
+from pgtide.pipeline.cut_log import have_read, tables_to_read
 from pgtide.pipeline.lease import Lease
 from pgtide.pipeline.parking import reader_name
 from pgtide.pipeline.running import PipelineRun
@@ -66,10 +67,13 @@ def start_of(config: Config, start: str | None) -> Position | None:
     return Position(found)
 
 
-def check_replay(config: Config, name: str, start: Position | None) -> None:
-    """Refuse while it runs, and what could only end with half a table."""
+def check_replay(config: Config, name: str, start: Position | None) -> list[str]:
+    """Refuse while it runs, and what could only end with half a table.
+
+    The tables that are to be read at the source, because the log no longer has all of them.
+    """
     with Lease(Storage(config.log.path, config.log.storage), name):
-        _check(config, name, start)
+        return _check(config, name, start)
 
 
 def _hold(config: Config, name: str, start: Position | None) -> None:
@@ -81,9 +85,11 @@ def _hold(config: Config, name: str, start: Position | None) -> None:
     _check(config, name, start)
 
 
-def _check(config: Config, name: str, start: Position | None) -> None:
+def _check(config: Config, name: str, start: Position | None) -> list[str]:
     snapshot = Log(config.log.path, config.log.storage).snapshot()
     needed = start.lsn if start is not None else 0
+    if start is None and snapshot.complete_from and _can_be_read(config, name):
+        return tables_to_read(config, name)
     if needed < snapshot.complete_from:
         raise LogGap(
             "the log does not go back far enough",
@@ -115,6 +121,15 @@ def _check(config: Config, name: str, start: Position | None) -> None:
             "would lack rows.",
             hint=f"Build it from the beginning: pgtide replay --pipeline {name}",
         )
+    return []
+
+
+def _can_be_read(config: Config, name: str) -> bool:
+    """Whether the source can tell what the log does not: the state of tables, no past of theirs."""
+    sink = config.pipelines[name].sink
+    if not isinstance(sink, DeltaSettings):
+        return False
+    return sink.mode == "mirror" or (sink.mode == "scd2" and not target_tables(config, name))
 
 
 def _written(sink: FileSettings) -> Position:
@@ -159,15 +174,22 @@ def replay(
         _hold(config, name, start)
         StateFile(storage, name).drop()
         if start is None:
-            _clear(spark, config, name)
+            start = _begin_anew(spark, config, name)
         run = PipelineRun(spark, config, name, start=start, lease=lease, on_batch=on_batch)
         return run.run(until_current=True)
 
 
-def _clear(spark: SparkSession, config: Config, name: str) -> None:
+def _begin_anew(spark: SparkSession, config: Config, name: str) -> Position | None:
+    """Delete the target's tables; where to begin, if that is not the log's beginning."""
     sink = config.pipelines[name].sink
     if not isinstance(sink, DeltaSettings):
-        return
+        return None
+    _clear(spark, config, name, sink)
+    cut = Log(config.log.path, config.log.storage).snapshot().complete_from > 0
+    return have_read(config, name, sink) if cut else None
+
+
+def _clear(spark: SparkSession, config: Config, name: str, sink: DeltaSettings) -> None:
     lake = Storage(sink.path, sink.storage)
     recover(spark, lake)
     for place in target_tables(config, name):

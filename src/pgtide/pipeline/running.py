@@ -179,7 +179,8 @@ class PipelineRun:
             "the log no longer holds everything that the pipeline needs",
             detail=f"Pipeline {self._name} needs {start} and later; retention has kept "
             f"{snapshot.complete_from} and later. Its tables would lack rows.",
-            hint="Begin a new log; or, for a target that is complete up to there or takes "
+            hint="To have its tables read at the source again, and the rest from the log: pgtide "
+            f"replay --pipeline {self._name}. For a target that is complete up to there or takes "
             f"events only: pgtide replay --pipeline {self._name} --from {snapshot.complete_from}",
         )
 

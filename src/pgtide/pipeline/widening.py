@@ -138,5 +138,6 @@ class Reselection:
                 detail=f"Pipeline {self.pipeline} passed over what the log had of "
                 f"{', '.join(lost)}; retention has kept {snapshot.complete_from} and later. "
                 "They would lack rows.",
-                hint="Take them out of the pipeline's tables again; to have them, begin a new log.",
+                hint="Take them out of the pipeline's tables again; or build the target anew, its "
+                f"tables read at the source: pgtide replay --pipeline {self.pipeline}",
             )

@@ -15,7 +15,7 @@ from pgtide.shape import Shape
 
 def request_everything(conn: SqlConnection, patterns: TablePatterns, store: RefreshStore) -> None:
     """Ask for every captured table; may be done again after a crash."""
-    tables = _tables(conn, patterns)
+    tables = captured_tables(conn, patterns)
     if without_key := sorted(shape.name for shape in tables if not shape.keys):
         raise ConfigError(
             "tables without a key cannot be read bit by bit",
@@ -29,7 +29,7 @@ def request_everything(conn: SqlConnection, patterns: TablePatterns, store: Refr
         store.add(Refresh(shape.name, id=id, oid=shape.oid, reason="snapshot"))
 
 
-def _tables(conn: SqlConnection, patterns: TablePatterns) -> list[Shape]:
+def captured_tables(conn: SqlConnection, patterns: TablePatterns) -> list[Shape]:
     """The captured tables; partitions come with the table that they are of, if that is captured."""
     layouts = read_layouts(conn, patterns)
     return [
