@@ -166,8 +166,9 @@ INSERT INTO later VALUES (1);
     captured.capture()
     sink = {"type": "delta", "path": str(captured.directory / "lake"), "mode": mode}
     config = configure(captured, sink=sink)
+    pond = configure(captured, sink=sink | {"path": str(captured.directory / "pond")})
     with pytest.raises(LogGap, match="no longer holds everything"):
-        run(spark, config)
+        run(spark, pond)
     assert check_replay(config, "lake", None) == ["public.later", "public.t"]
     replay(spark, config, "lake")
     assert target_tables(config, "lake") == ["public/later", "public/t"], "no half of the other"

@@ -19,6 +19,7 @@ from pgtide.postgres.connection import SqlConnection, connect
 from pgtide.shape import Shape
 from pgtide.sinks.delta.gone import Gone
 from pgtide.sinks.delta.lake import source_text
+from pgtide.sinks.target_storage import open_storage
 from pgtide.snapshot.incremental import captured_tables
 
 _NOW = """SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
@@ -40,7 +41,7 @@ def have_read(config: Config, name: str, sink: DeltaSettings) -> Position:
     with _connect(config) as conn:
         tables = _tables(conn, config, name)
         (now,) = conn.execute(_NOW).fetchone() or ("0/0",)
-    gone = Gone(Storage(sink.path, dict(sink.storage)), source_text(log.source))
+    gone = Gone(open_storage(sink.path, sink.storage), source_text(log.source))
     for relation in known - {table.home for table in tables}:
         gone.note(relation, Position.end_of(Lsn.parse(now)))
     store = RefreshStore(storage)
