@@ -85,6 +85,37 @@ def test_each_value_once(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("mode", ["mirror", "history", "scd2", "parquet"])
+def test_texts_instead(spark: SparkSession, captured: Captured, mode: str) -> None:
+    """Under ``on_unrepresentable: text`` a type that may not hold its values is text throughout."""
+    captured.run(
+        """CREATE TABLE t (day date PRIMARY KEY, at timestamptz, n numeric(6,2), f float8, a int[]);
+ALTER TABLE t REPLICA IDENTITY FULL;
+INSERT INTO t VALUES ('20000-01-01', '-infinity', 'NaN', 'NaN', '{{1,2},{3,4}}');
+INSERT INTO t VALUES ('2024-02-29', '2024-02-29 12:00Z', 1.5, 0.1, '{7}');
+"""
+    )
+    settings: dict[str, Any] = {"on_unrepresentable": "text"}
+    if mode == "parquet":
+        path = str(captured.directory / mode)
+        settings["sink"] = {"type": "file", "path": path, "format": mode}
+    deliver(spark, captured, mode, **settings)
+    place = captured.directory / mode / "public" / "t"
+    if mode == "parquet":
+        reader = spark.read.option("recursiveFileLookup", True).option("mergeSchema", True)
+        found = reader.parquet(str(place))
+        found = found.filter("op = 'insert'").select("after.*")
+    else:
+        found = table(spark, captured, mode, "t")
+    rows = found.select("day", "at", "n", "f", "a").orderBy("day").collect()
+    assert [tuple(map(str, row)) for row in rows] == [
+        ("20000-01-01", "-infinity", "NaN", "nan", "{{1,2},{3,4}}"),
+        ("2024-02-29", "2024-02-29 12:00:00+00", "1.50", "0.1", "{7}"),
+    ]
+    assert not (captured.directory / mode / "_pgtide" / "quarantine").exists()
+
+
+@pytest.mark.slow
 def test_a_pivot_by_other_columns(spark: SparkSession, captured: Captured) -> None:
     """The quarantine has the key of the table, be it that the pivot rows have another one."""
     captured.run("CREATE TABLE t (id int PRIMARY KEY, code text, made timestamp);\n")
