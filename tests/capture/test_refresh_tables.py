@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pgtide.capture import faults, refresh_table, windows
+from pgtide.errors import ConfigError
 from pgtide.log.refreshes import Refresh
 from pgtide.snapshot.asking import ask
 from tests.capture.replayed import replay
@@ -157,6 +158,45 @@ def test_a_partition_that_is_dropped_meanwhile(
     assert standing.state == "done", standing
     assert {int(row["id"]) // 100 for row in reads(captured)} == {0, 3}
     assert {event.table for event in captured.events("sweep")} == {"p0", "p3"}
+
+
+def test_partitions_whose_rows_are_never_sent(
+    database: Database, make_captured: MakeCaptured
+) -> None:
+    """The server writes no WAL of them; that keeps nobody from reading the others."""
+    database.execute("CREATE TABLE p (id int, v text) PARTITION BY RANGE (id)")
+    sent = "CREATE TABLE p0 PARTITION OF p (PRIMARY KEY (id)) FOR VALUES FROM (0) TO (10)"
+    database.execute(sent)
+    database.execute("CREATE UNLOGGED TABLE p1 PARTITION OF p FOR VALUES FROM (10) TO (20)")
+    database.execute("CREATE FOREIGN DATA WRAPPER w; CREATE SERVER far FOREIGN DATA WRAPPER w")
+    far = "CREATE FOREIGN TABLE p2 PARTITION OF p FOR VALUES FROM (20) TO (30) SERVER far"
+    database.execute(far)
+    database.execute("INSERT INTO p VALUES (1, 'a'), (2, 'b'), (11, 'c')")
+    database.execute("CREATE TABLE none (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+    captured = make_captured()
+    for table in ("public.p", "public.none"):
+        ask(captured.config, Refresh(table, replace=True))
+    captured.capture()
+    wait_for(captured)
+    assert sorted(row["id"] for row in reads(captured)) == ["1", "2"]
+    assert {event.table for event in captured.events("sweep")} == {"p0", "none"}
+
+
+def test_a_table_that_is_not_published(database: Database, make_captured: MakeCaptured) -> None:
+    """Nobody would tell what becomes of its rows, once they are read."""
+    database.execute("CREATE TABLE keyless (v text)")
+    captured = make_captured(database, keyless="insert")
+    captured.run(
+        """CREATE TABLE later (id int PRIMARY KEY);
+INSERT INTO later VALUES (1);
+ALTER TABLE later ADD COLUMN token uuid DEFAULT gen_random_uuid();
+"""
+    )
+    with pytest.raises(ConfigError, match=r"public\.later is not published"):
+        ask(captured.config, Refresh("public.later"))
+    captured.capture()
+    assert [request.reason for request in store_of(captured).requests()] == ["ddl"]
+    assert not reads(captured)
 
 
 def test_more_changes_than_can_be_remembered(

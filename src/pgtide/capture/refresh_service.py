@@ -79,7 +79,7 @@ class RefreshService:
     def _relations(self, conn: SqlConnection) -> list[int]:
         request, patterns = self._request, TablePatterns(self._config.source.tables)
         oid = request.oid or table_named(conn, request.table, patterns)
-        relations = relations_of(conn, oid, patterns)
+        relations = relations_of(conn, oid, patterns, self._publications)
         if not relations and request.reason in _BY_PEOPLE:
             raise TableGone(
                 f"there is no table {request.table} any more",

@@ -65,10 +65,16 @@ def _try(config: Config, request: Refresh) -> Refresh:
         with connect(url, application_name="pgtide refresh") as conn:
             patterns = TablePatterns(config.source.tables)
             root = table_named(conn, request.table, patterns)
-            relations = relations_of(conn, root, patterns)
             publications = tuple(publication_names(conn, config.source.slot))
+            relations = relations_of(conn, root, patterns, publications)
     except psycopg.Error as exc:
         raise translate(exc) from exc
+    if not relations:
+        raise ConfigError(
+            f"{request.table} is not published",
+            detail="Rows that are read would not stay true: nobody tells of their changes.",
+            hint="Run: pgtide init",
+        )
     limits = Limits(request.where, request.low, request.high)
     for oid in relations:
         table = KeyedTable(url, publications, oid, limits)
