@@ -99,6 +99,25 @@ def test_values_of_rows_are_not_told(filled: Captured, caplog: pytest.LogCapture
     assert "old 1" not in standing.message + caplog.text
 
 
+def test_a_condition_is_nothing_but_one(filled: Captured) -> None:
+    """It cannot end the query that it is in, nor write through functions that it calls."""
+    filled.execute("CREATE SEQUENCE s")
+    for text in (
+        "true); DELETE FROM public.t; SELECT (1",
+        "true; DELETE FROM public.t",
+        "false) OR (true",
+        "true ORDER BY id",
+        "",
+    ):
+        with pytest.raises(ConfigError, match="not understood"):
+            ask(filled.config, Refresh("public.t", where=text))
+    request = ask(filled.config, Refresh("public.t", where="nextval('public.s') > 0"))
+    filled.capture()
+    standing = store_of(filled).standing(request.id)
+    assert (standing.state, "read-only" in standing.message) == ("failed", True)
+    assert filled.execute("SELECT is_called, (SELECT count(*) FROM t) FROM s") == [(False, ROWS)]
+
+
 KEY = "0000000a-0000-0000-0000-00000000000b"
 
 

@@ -71,6 +71,7 @@ def test_wrong_arguments_are_told_without_spark(
         (["--tables", "nowhere"], "no captured table matches nowhere"),
         (["--where", "t"], "not a condition"),
         (["--where", "t=nonsense"], "not understood"),
+        (["--where", "t=true); DROP TABLE public.t; SELECT (1"], "not understood"),
         (["--where", "other=true"], "which is not read"),
     ):
         assert pgtide(["-c", str(running.config), "snapshot", *arguments]) == 2

@@ -21,6 +21,7 @@ from pgtide.log.storage import Storage
 from pgtide.postgres.connection import connect, translate
 from pgtide.postgres.publication import publication_names
 from pgtide.shape import Column
+from pgtide.snapshot.condition import require_condition
 from pgtide.snapshot.key_chunks import Chunk, KeyedTable, Limits, NoKey
 from pgtide.snapshot.relations import relations_of, table_named
 
@@ -48,6 +49,8 @@ def ask(config: Config, request: Refresh) -> Refresh:
             detail="Rows of a target that do not exist at the source fulfil no condition there.",
             hint="Replace the whole table, a range, or keys.",
         )
+    if request.where is not None:
+        require_condition(request.where, "the condition")
     store = store_of(config)
     checked = _try(config, request)
     store.add(checked)

@@ -99,6 +99,8 @@ class KeyedTable:
             # Rows that a policy would hide make the query fail instead.
             self._conn.execute("SET row_security = off")
             self._conn.execute("SET synchronous_commit = local")
+            # Conditions may call anything; a watermark is no write to the server.
+            self._conn.execute("SET default_transaction_read_only = on")
         return self._conn
 
     def layout(self) -> Shape:

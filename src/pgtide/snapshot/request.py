@@ -18,6 +18,7 @@ from pgtide.postgres.connection import SqlConnection, connect, no_timeouts, tran
 from pgtide.postgres.publication import publication_names
 from pgtide.postgres.slot import capture_pids
 from pgtide.snapshot.chunks import Verbatim
+from pgtide.snapshot.condition import not_understood, require_condition
 from pgtide.snapshot.keeper import APPLICATION, LOCK_TIMEOUT, not_free
 from pgtide.snapshot.tables import Selection, select_tables
 
@@ -121,6 +122,8 @@ def check_conditions(conn: SqlConnection, where: Mapping[str, str], selection: S
                 detail="Rows that are in the log already would be there twice.",
                 hint="Read the whole table: leave the condition out.",
             )
+        what = f"the condition for {name}"
+        require_condition(condition, what)
         heap = tables[0].heaps[0]
         query = sql.SQL("SELECT FROM ONLY {} WHERE ({}) LIMIT 0").format(
             sql.Identifier(heap.schema, heap.table), Verbatim(condition)
@@ -130,8 +133,4 @@ def check_conditions(conn: SqlConnection, where: Mapping[str, str], selection: S
         except psycopg.Error as exc:
             if not (exc.sqlstate or "").startswith("42"):  # syntax error or access rule violation
                 raise
-            raise ConfigError(
-                f"the condition for {name} is not understood",
-                detail=f"{exc.diag.message_primary}.",
-                hint="Names of functions and types outside pg_catalog need their schema.",
-            ) from exc
+            raise not_understood(what, f"{exc.diag.message_primary}") from exc
