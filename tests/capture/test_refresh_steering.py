@@ -127,6 +127,8 @@ def test_keys_and_ranges_are_taken_as_rows_have_them(
     """One value has several texts, and what is swept is told by text."""
     database.execute("CREATE TABLE t (id uuid, at timestamptz, PRIMARY KEY (id, at))")
     database.execute("CREATE TABLE days (at timestamptz PRIMARY KEY)")
+    database.execute("""CREATE TYPE "100%s" AS ENUM ('a', '%s')""")
+    database.execute('CREATE TABLE odd (k "100%s" PRIMARY KEY)')
     captured = make_captured()
     given = ((KEY.upper(), "2024-01-01"), (f"{{{KEY}}}", "2024-01-01 02:00+02"))
     made = ask(captured.config, Refresh("public.t", keys=given, replace=True))
@@ -138,6 +140,8 @@ def test_keys_and_ranges_are_taken_as_rows_have_them(
     wanted = Refresh("public.days", low="2024-01-01", high="2024-02-01 01:00+01", replace=True)
     made = ask(captured.config, wanted)
     assert (made.low, made.high) == ("2024-01-01 00:00:00+00", "2024-02-01 00:00:00+00")
+    made = ask(captured.config, Refresh("public.odd", keys=(("%s",), ("a",))))
+    assert made.keys == (("%s",), ("a",))
     for wrong, said in (
         (Refresh("public.t", keys=(*given, (KEY, "now"), (KEY, "x"), (KEY, "now"))), "key 4 is"),
         (Refresh("public.t", keys=(*given, (KEY,))), "key 3 is"),

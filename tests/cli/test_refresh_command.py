@@ -79,13 +79,14 @@ def test_names_that_are_swapped_before_it_is_done(
 def test_keys_that_hold_what_ends_lines_elsewhere(
     filled: Captured, call: Callable[..., Any], tmp_path: Path
 ) -> None:
-    name = "a\u2028b\x0cc\x85"
-    filled.execute("INSERT INTO named VALUES (%s, 1), ('a', 1)", [name])
+    name = "a\u2028b\x0cc\x85d\re"
+    filled.execute("INSERT INTO named VALUES (%s, 1), ('a', 1), ('b', 1)", [name])
     keys = tmp_path / "keys"
-    keys.write_text(f"{name}\t1\n")
+    # As other systems write files: with a mark at the beginning, and lines that end otherwise.
+    keys.write_bytes(f"\ufeffb\t1\r\n{name}\t1\r\n\r\n".encode())
     assert call("refresh", "public.named", "--keys", str(keys))[0] == 0
     filled.capture()
-    assert [event.after for event in filled.events("read")] == [{"name": name, "n": "1"}]
+    assert [(event.after or {})["name"] for event in filled.events("read")] == [name, "b"]
 
 
 def test_steering(filled: Captured, call: Callable[..., Any]) -> None:
@@ -114,6 +115,7 @@ def test_steering(filled: Captured, call: Callable[..., Any]) -> None:
         (["public.nowhere"], "there is no table public.nowhere"),
         (["public.k"], "has no key"),
         (["public.t", "--where", "nonsense >"], "syntax error"),
+        (["public.t", "--where", "nonsense > 1"], 'column "nonsense" does not exist'),
         (["public.t", "--where", "true", "--range", "1..2"], "takes one of"),
         (["public.t", "--where", "true", "--replace"], "cannot say which rows are gone"),
         (["public.t", "--range", "12"], "is not a range"),

@@ -194,10 +194,12 @@ def _range(text: str | None) -> tuple[str | None, str | None]:
 
 def _keys(path: Path) -> tuple[tuple[str, ...], ...]:
     try:
-        lines = path.read_text().split("\n")  # other characters that end lines may be part of keys
+        # Other characters that end lines may be part of keys, and editors put a mark in front.
+        lines = path.read_bytes().decode("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(f"{path} cannot be read", detail=f"{exc}.") from None
-    keys = tuple(tuple(line.split("\t")) for line in lines if line)
+    texts = (line.removesuffix("\r") for line in lines)
+    keys = tuple(tuple(text.split("\t")) for text in texts if text)
     if not keys:
         raise ConfigError(
             f"{path} has no keys", hint="One key per line, columns separated by tabs."

@@ -76,11 +76,12 @@ class KeyOrder:
         """The same keys, or beginnings of keys, as the server prints them: as rows have them."""
         width = len(keys[0])
         names = [sql.Identifier(f"k{number}") for number in range(width)]
-        columns = zip(names, self.columns, strict=False)
+        # A type may be called by what is a placeholder here.
+        types = [verbatim(column.type_name.replace("%", "%%")) for column in self.columns[:width]]
         query = sql.SQL("SELECT {} FROM ROWS FROM ({}) AS k({})").format(
             sql.SQL(", ").join(
-                sql.SQL("pg_catalog.format('%%s', {}::{})").format(name, verbatim(column.type_name))
-                for name, column in columns
+                sql.SQL("pg_catalog.format('%%s', {}::{})").format(name, kind)
+                for name, kind in zip(names, types, strict=True)
             ),
             sql.SQL(", ").join([sql.SQL("unnest(%s::text[])")] * width),
             sql.SQL(", ").join(names),
