@@ -52,22 +52,22 @@ def ask(config: Config, request: Refresh) -> Refresh:
     if request.where is not None:
         require_condition(request.where, "the condition")
     store = store_of(config)
-    checked = _try(config, request)
-    store.add(checked)
-    return checked
+    asked = checked(config, request)
+    store.add(asked)
+    return asked
 
 
-def _try(config: Config, request: Refresh) -> Refresh:
+def checked(config: Config, request: Refresh) -> Refresh:
     """Plan the first chunk: says whether table, key and condition are what they should be.
 
-    Returns the request of the table that has the name now, whatever it is called when it is read,
-    with keys and range as rows have them.
+    Returns the request of the table that is meant, or has the name now, whatever it is called when
+    it is read, with keys and range as rows have them.
     """
     url = config.source.url.reveal()
     try:
         with connect(url, application_name="pgtide refresh") as conn:
             patterns = TablePatterns(config.source.tables)
-            root = table_named(conn, request.table, patterns)
+            root = request.oid or table_named(conn, request.table, patterns)
             publications = tuple(publication_names(conn, config.source.slot))
             relations = relations_of(conn, root, patterns, publications)
     except psycopg.Error as exc:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pgtide.config.model import Config
-from pgtide.errors import PipelineError, TargetUnavailable
+from pgtide.errors import ConfigError, PipelineError, TargetUnavailable
 from pgtide.log.refreshes import ENDED, Refresh, RefreshStore, Standing
 from pgtide.log.storage import Storage
 from pgtide.position import Lsn
+from pgtide.snapshot.asking import checked
 from pgtide.verify.readiness import Readiness
 from pgtide.verify.report import REPAIRED, PipelineReport, TableReport
 from pgtide.verify.spark_when_needed import SparkWhenNeeded
@@ -49,7 +50,7 @@ class Repair:
 
     def run(self, report: PipelineReport) -> list[str]:
         """Repair what can be; the tables that were."""
-        requests = [request(table) for table in report.differing if repairable(table)]
+        requests = [self._request(table) for table in report.differing if repairable(table)]
         for one in requests:
             self._store.add(one)
         with Readiness(self.spark, self.config, self.pipeline, self.stop) as readiness:
@@ -57,6 +58,16 @@ class Repair:
             if ends:
                 readiness.reach(max(ends))
         return [one.table for one in requests]
+
+    def _request(self, table: TableReport) -> Refresh:
+        """Keys as rows have them: a target may print its own otherwise, or have what is no key."""
+        wanted = request(table)
+        if wanted.keys is None:
+            return wanted
+        try:
+            return checked(self.config, wanted)
+        except ConfigError:
+            return replace(wanted, keys=None)
 
     def _done(self, wanted: Refresh, readiness: Readiness) -> Lsn:
         """Wait until the log has the rows; up to where it has them."""
