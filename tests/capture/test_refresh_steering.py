@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from pgtide.config import Config
 from pgtide.errors import ConfigError
 from pgtide.log.refreshes import Refresh
 from pgtide.snapshot.asking import ask
@@ -54,6 +56,25 @@ def test_paused_and_given_up_in_the_middle(filled: Captured) -> None:
     assert len(ids) - len(set(ids)) <= 8 * 50, "what was under way is read twice, no more"
     with pytest.raises(ConfigError, match="cancelled already"):
         store.steer(request.id, "run")
+
+
+def test_at_no_other_time(filled: Captured) -> None:
+    """A refresh waits for its time of day, also one that was begun; the stream does not."""
+    now = datetime.now(UTC)
+
+    def within(begin: int, end: int) -> Config:
+        window = "-".join(f"{now + timedelta(hours=hours):%H:%M}" for hours in (begin, end))
+        return Config.model_validate({**filled.settings, "history": {"window": window}})
+
+    request = refresh(filled, chunk_rows=50, max_rate=0)
+    filled.killed(None, "refresh_after_read:20")
+    begun = len(reads(filled))
+    filled.execute("INSERT INTO t VALUES (-1, 'meanwhile')")
+    filled.capture(config=within(2, 4))
+    assert len(reads(filled)) == begun
+    assert filled.changes() == [("insert", None, {"id": "-1", "v": "meanwhile"})]
+    filled.capture(config=within(-2, 2))
+    assert store_of(filled).standing(request.id).state == "done"
 
 
 def test_killed_late_it_goes_on_late(filled: Captured) -> None:

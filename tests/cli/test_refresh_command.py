@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,8 @@ import pgtide
 from pgtide.cli import run_command as run
 from pgtide.config import Config
 from pgtide.errors import ConfigError, TransientError
+from pgtide.log.refreshes import RefreshStore
+from pgtide.log.storage import Storage
 from tests.fixtures.capture import Captured, MakeCaptured
 from tests.fixtures.databases import Database
 
@@ -59,6 +62,25 @@ def test_without_a_capture_the_next_one_does_it(
     code, said = call("refresh", "--list", "--json")
     (told,) = json.loads(said)
     assert (told["state"], told["rows"], told["reason"]) == ("done", 2, "asked")
+
+
+@pytest.mark.parametrize(
+    ("limit", "asked"),
+    [
+        (["--range", "10..19"], {"low": "10", "high": "19", "replace": True}),
+        (["--range", "290.."], {"low": "290", "high": None, "replace": True}),
+        (["--range", "..5"], {"low": None, "high": "5", "replace": True}),
+        ([], {"low": None, "high": None, "where": None, "replace": True}),
+    ],
+)
+def test_what_is_asked_for(
+    filled: Captured, call: Callable[..., Any], limit: list[str], asked: dict[str, Any]
+) -> None:
+    settings = ["--replace", "--chunk-rows", "7", "--max-rate", "900", "--no-wait"]
+    assert call("refresh", "public.t", *limit, *settings)[0] == 0
+    (made,) = RefreshStore(Storage(filled.config.log.path)).requests()
+    assert asked.items() <= dataclasses.asdict(made).items()
+    assert (made.chunk_rows, made.max_rate) == (7, 900)
 
 
 def test_names_that_are_swapped_before_it_is_done(
