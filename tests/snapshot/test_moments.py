@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg
@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 import pgtide
 from pgtide.config import Config
-from pgtide.errors import LogError, SlotBusy, SourceExhausted
+from pgtide.errors import LogError, SlotBusy, SourceExhausted, SourceUnavailable
 from pgtide.snapshot import initial, keeper, need
 from pgtide.snapshot.initial import InitialSnapshot
 from pgtide.snapshot.progress import SnapshotProgress
@@ -140,6 +140,39 @@ def test_what_would_take_rows_away_waits(
     database.execute(statement)
     captured.capture()
     captured.check_log()
+
+
+SWAP = (("blue", "aside"), ("green", "blue"), ("aside", "green"))
+
+
+@pytest.mark.parametrize("renames", [SWAP, SWAP[:1]], ids=["swapped", "renamed"])
+def test_schemas_that_get_other_names_meanwhile(
+    make_captured: MakeCaptured,
+    database: Database,
+    spark: SparkSession,
+    renames: Sequence[tuple[str, str]],
+) -> None:
+    """No lock on a table keeps anybody from that, and tables are read by name."""
+    for schema in ("blue", "green"):
+        database.execute(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.t (c text PRIMARY KEY)")
+        database.execute(f"INSERT INTO {schema}.t SELECT '{schema}' || generate_series(1, 3)")
+    captured = make_captured(database, snapshot="initial")
+    left = list(renames)
+
+    def rename(progress: SnapshotProgress) -> None:
+        while progress.stage == "copying" and left:
+            old, new = left.pop(0)
+            database.execute(f"ALTER SCHEMA {old} RENAME TO {new}")
+
+    with pytest.raises(SourceUnavailable, match="renamed"):
+        take(captured, spark, on_progress=rename)
+    assert captured.rows() == []
+    take(captured, spark)
+    found = {(row["schema"], *row["after"]) for row in captured.rows() if row["op"] == "read"}
+    schemas = ("blue", "green") if renames == SWAP else ("aside", "green")
+    assert found == {
+        (schema, c) for schema in schemas for (c,) in database.execute(f"SELECT c FROM {schema}.t")
+    }
 
 
 def test_a_table_that_is_not_free(

@@ -120,7 +120,11 @@ class InitialSnapshot:
                 tasks=self._parallelism,
                 first=ending.first_chunk,
             )
-            parts = self._copy(keeper.conn, held, selection, chunks)
+            try:
+                parts = self._copy(keeper.conn, held, selection, chunks)
+            except SourceError:
+                keeper.check()  # which may know of a passing reason
+                raise
             if parts is None:
                 return False
             fault("snapshot_copied")

@@ -23,7 +23,7 @@ import psycopg
 from psycopg import sql
 
 from pgtide.capture.faults import fault
-from pgtide.errors import SourceExhausted
+from pgtide.errors import SourceExhausted, SourceUnavailable
 from pgtide.position import Lsn
 from pgtide.postgres.connection import SqlConnection, connect, no_timeouts, translate
 from pgtide.postgres.slot import CreatedSlot, SlotCreation
@@ -37,6 +37,11 @@ LOCKS_AT_ONCE = 500  # tables in one LOCK statement
 TRIES = 10  # while tables are created and dropped under our hands
 POLL_S = 0.25
 SAY_AFTER_S = 5.0  # before it is said what the slot waits for
+
+_NAMES = """
+SELECT c.oid::bigint, n.nspname, c.relname
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ANY (%s::oid[])
+"""
 
 Select = Callable[[SqlConnection], Selection]
 
@@ -87,11 +92,23 @@ class Keeper:
         self.conn.close()
 
     def check(self) -> None:
-        """Raise if the locks were not held all the time."""
+        """Raise if the locks were not held all the time, or tables did not keep their names.
+
+        A lock on a table does not keep its schema from being renamed, and tables are read by name.
+        """
+        assert self.held is not None, "nothing is read before"
+        heaps = self.held.selection.heaps
         try:
             self.conn.execute("SELECT 1")
+            # In another session: what this one sees of the catalog is its snapshot's.
+            with connect(self._url, application_name=APPLICATION) as conn:
+                named = {oid: names for oid, *names in conn.execute(_NAMES, [list(heaps)])}
         except psycopg.Error as exc:
             raise translate(exc) from exc
+        if any(named.get(oid) != [heap.schema, heap.table] for oid, heap in heaps.items()):
+            raise SourceUnavailable(
+                "a schema was renamed while its tables were read", hint="Run pgtide snapshot again."
+            )
 
     def _try(self) -> Held | None:
         """One attempt; None if the tables are others than those that were locked."""
