@@ -31,6 +31,9 @@ POLL_S = 0.2
 # timestamp, timestamptz, uuid.
 _SAME_ORDER = frozenset({21, 23, 20, 1082, 1114, 1184, 2950})
 
+# What a query may have that selects rows of a table; their order means nothing.
+_OF_SELECTION = frozenset({"targetList", "fromClause", "whereClause", "sortClause"})
+
 
 def store_of(config: Config) -> RefreshStore:
     """The refreshes of the log."""
@@ -167,11 +170,13 @@ def of_select(query: str, **options: Any) -> Refresh:
         (statement,) = parse_sql(query)
         select: Any = statement.stmt
         (source,) = select.fromClause
+        (wanted,) = select.targetList
+        (columns,) = wanted.val.fields
     except (ParseError, ValueError, TypeError, AttributeError):
         raise _not_a_selection() from None
-    rest = (select.groupClause, select.havingClause, select.limitCount, select.limitOffset,
-            select.distinctClause, select.withClause, select.valuesLists, select.larg)  # fmt: skip
-    if not isinstance(source, ast.RangeVar) or any(rest) or source.schemaname is None:
+    rest = {name for name in select if getattr(select, name)} - _OF_SELECTION
+    named = isinstance(source, ast.RangeVar) and source.schemaname and source.alias is None
+    if rest or not named or not isinstance(columns, ast.A_Star):
         raise _not_a_selection()
     where = None if select.whereClause is None else RawStream()(select.whereClause)
     return Refresh(f"{source.schemaname}.{source.relname}", where=where, **options)
