@@ -350,6 +350,25 @@ INSERT INTO p VALUES (1), (11), (31);
     assert left == {"p1": set(), "p21": set(), "p3": {("31",), ("32",)}}
 
 
+def test_a_partition_with_partitions_is_detached(captured: Captured) -> None:
+    """The rows that leave are in partitions which the command does not name."""
+    captured.run(
+        """CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id);
+CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10);
+CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (30) PARTITION BY RANGE (id);
+CREATE TABLE p21 PARTITION OF p2 FOR VALUES FROM (10) TO (20);
+INSERT INTO p VALUES (1), (11);
+ALTER TABLE p DETACH PARTITION p2;
+"""
+    )
+    captured.capture()
+    sweeps = captured.events("sweep")
+    assert [event.table for event in sweeps if event.table != "p2"] == ["p21"]
+    assert all(event.shape is not None and event.shape.root_table == "p" for event in sweeps)
+    own = [event for event in captured.events("read") if event.table == "p21"]
+    assert [event.shape and event.shape.root_table for event in own] == ["p2"]
+
+
 def test_virtual_columns_are_nowhere(make_server: MakeServer, make_captured: MakeCaptured) -> None:
     """The server does not send them, so what is read again does not have them either."""
     database = Database.create(make_server(bundled_bin_dir(18)))

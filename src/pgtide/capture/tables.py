@@ -144,10 +144,13 @@ class TableCatalog:
         """Captured partitions that a command takes from their root, and how it does."""
         dropped = {item["oid"] for item in command.dropped if item["type"] == "table"}
         detached = "detach partition" in command.marks.reasons
+        roots = {layout.oid: layout.root_oid for layout in command.layouts}
         for shape in list(self._shapes.current.values()) if dropped or detached else ():
             if not shape.root_oid or not selects(self._patterns, shape):
                 continue
-            if detached and is_partition(command, shape):
+            # One that has partitions takes them along, and those have the rows.
+            other_root = roots.get(shape.oid, shape.root_oid) != shape.root_oid
+            if detached and (other_root or is_partition(command, shape)):
                 yield shape, "detach partition"
             elif shape.oid in dropped and shape.root_oid not in dropped:
                 yield shape, "drop partition"
