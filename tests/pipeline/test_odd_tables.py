@@ -181,3 +181,32 @@ def test_partitions_that_are_dropped(spark: SparkSession, captured: Captured) ->
         shutil.rmtree(captured.directory / "log" / "pipelines")
     found = latest(spark, captured.config.log.path, "p").collect()
     assert sorted(str([*row]) for row in found) == source(captured, "p")
+
+
+@pytest.mark.slow
+def test_a_table_that_became_a_partition(spark: SparkSession, captured: Captured) -> None:
+    """Another takes its name, and it comes back as a table under its own."""
+    captured.run(
+        """CREATE TABLE p (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);
+CREATE TABLE stage (id int PRIMARY KEY, v text);
+INSERT INTO stage VALUES (1, 'a'), (2, 'b');
+"""
+    )
+    sink = {"type": "delta", "path": str(captured.directory / "lake")}
+    run(spark, captured, sink=sink)
+    captured.run(
+        """ALTER TABLE p ATTACH PARTITION stage FOR VALUES FROM (0) TO (10);
+ALTER TABLE stage RENAME TO p1;
+CREATE TABLE stage (id int PRIMARY KEY, v text);
+INSERT INTO stage VALUES (11, 'c');
+"""
+    )
+    run(spark, captured, sink=sink)
+    assert mirror(spark, captured, "public", "stage") == source(captured, "stage")
+    captured.run("ALTER TABLE p DETACH PARTITION p1;\nUPDATE p1 SET v = 'd' WHERE id = 1;\n")
+    captured.capture()
+    for _ in range(2):
+        run(spark, captured, sink=sink)
+        for table in ("p", "p1", "stage"):
+            assert mirror(spark, captured, "public", table) == source(captured, table)
+        shutil.rmtree(captured.directory / "log" / "pipelines")
