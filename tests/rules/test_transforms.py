@@ -58,6 +58,8 @@ TEXTS: list[tuple[dict[str, Any], str | None, str | None]] = [
     ({"regex": {"pattern": r"(?-i)a(?i-s:B)", "replace": "x"}}, "abAB", "xAB"),
     ({"regex": {"pattern": "(?m)^", "replace": ">"}}, "a\nb\n", ">a\n>b\n>"),
     ({"regex": {"pattern": "(?m)a$", "replace": "x"}}, "a\r\na\na", "a\r\nx\nx"),
+    ({"regex": {"pattern": "(?m:^a$)|b$", "replace": "x"}}, "a\nb\nb", "x\nb\nx"),
+    ({"regex": {"pattern": "(?m)(a(?-m)$)|b$", "replace": "x"}}, "a\nb\na", "a\nx\nx"),
     # A character is never cut in two, though Java's strings have halves.
     ({"regex": {"pattern": "()", "replace": "-"}}, "a😀", "-a-😀-"),
     ({"regex": {"pattern": r"\P{So}", "replace": ""}}, "a😀b", "😀"),

@@ -91,15 +91,31 @@ def translate(pattern: str, replace: str) -> JavaRegex:
 
 
 def _parts(pattern: str) -> Iterator[_Part]:
-    flags = re.findall(r"\(\?([a-zA-Z]+)", pattern)
-    lines = any("m" in letters for letters in flags)
+    lines = [False]  # of every open group, whether ^ and $ are those of lines
     inside = False  # a class, where most characters stand for themselves
     for token in _TOKEN.finditer(pattern):
         if token.lastgroup in ("open", "close"):
             if inside and token["open"]:
                 raise _in_a_class(token[0])
             inside = token.lastgroup == "open"
-        yield _in_class(token) if inside else _outside(token, lines)
+        if not inside:
+            _follow_groups(token, lines)
+        yield _in_class(token) if inside else _outside(token, lines[-1])
+
+
+def _follow_groups(token: re.Match[str], lines: list[bool]) -> None:
+    """Note what a token opens, closes or switches: flags hold until the end of their group."""
+    here = lines[-1]
+    if token["flags"]:
+        on, _, off = token["letters"].partition("-")
+        here = "m" not in off and ("m" in on or here)
+        if token["until"] == ")":
+            lines[-1] = here
+            return
+    if token["flags"] or token["name"] or token[0] == "(":
+        lines.append(here)
+    elif token[0] == ")" and len(lines) > 1:
+        lines.pop()
 
 
 def _in_class(token: re.Match[str]) -> _Part:
