@@ -25,6 +25,7 @@ from pgtide.pipeline.running import PipelineRun
 from pgtide.pipeline.state import Parked, Resuming, State, now
 from pgtide.pipeline.state_file import StateFile, pipeline_names
 from pgtide.position import Lsn, Position
+from pgtide.sinks.delta.gone import Gone
 from tests.fixtures.capture import Captured
 from tests.fixtures.waiting import wait_until
 
@@ -198,8 +199,11 @@ def test_a_replay_brings_back_what_was_dropped(spark: SparkSession, captured: Ca
     sink = {"type": "delta", "path": str(captured.directory / "lake")}
     run(spark, configure(captured, sink=sink | {"dropped_tables": "drop"}))
     assert target_tables(configure(captured), "lake") == []
+    other_log = Gone(Storage(str(captured.directory / "lake")), "1/other/pgtide")
+    other_log.note(1, Position(Lsn(9)))
     replay(spark, configure(captured, sink=sink), "lake")
     assert mirror(captured, "t") == [(1,)]
+    assert other_log.since(1) is not None
 
 
 def test_replay_from_a_time(captured: Captured) -> None:

@@ -31,8 +31,8 @@ from pgtide.pipeline.state_file import StateFile
 from pgtide.position import Lsn, Position
 from pgtide.rules import compile_rules
 from pgtide.shape import Shape
-from pgtide.sinks.delta.gone import forget_gone
-from pgtide.sinks.delta.lake import name_aside
+from pgtide.sinks.delta.gone import Gone
+from pgtide.sinks.delta.lake import name_aside, source_text
 from pgtide.sinks.delta.moving import recover, remove
 from pgtide.sinks.directories import table_path
 from pgtide.sinks.ledger import ledgers
@@ -194,4 +194,5 @@ def _clear(spark: SparkSession, config: Config, name: str, sink: DeltaSettings) 
     recover(spark, lake)
     for place in target_tables(config, name):
         remove(spark, lake, place)
-    forget_gone(lake)
+    source = Log(config.log.path, config.log.storage).source
+    Gone(lake, source_text(source)).forget()

@@ -42,12 +42,11 @@ class Gone:
         with understood("the note of a dropped table", place, hint=hint, error=TargetError):
             return Position.parse(note.decode())
 
+    def forget(self) -> None:
+        """Remove all notes: a lake that is built anew has had no tables of this source."""
+        with target_answers():
+            for note in walk(self._lake, f"{_NOTES}/{self._source}"):
+                delete(self._lake, note.path)
+
     def _note_of(self, relation: int) -> str:
         return f"{_NOTES}/{self._source}/{relation}"
-
-
-def forget_gone(lake: Storage) -> None:
-    """Remove all notes: a lake that is built anew has had no tables."""
-    with target_answers():
-        for note in walk(lake, _NOTES):
-            delete(lake, note.path)
