@@ -9,7 +9,7 @@ import pytest
 from pgtide.errors import TargetError
 from pgtide.log.storage import Storage
 from pgtide.position import Lsn, Position
-from pgtide.sinks.delta.gone import Gone, forget_gone
+from pgtide.sinks.delta.gone import Gone
 from tests.fixtures.s3 import ObjectStore
 
 SOURCE = "7000/a%20b%2Fc/tide"  # names are quoted as in a URL
@@ -19,12 +19,13 @@ END = Position(Lsn(500), 3)
 def check_notes(lake: Storage) -> None:
     gone, other = Gone(lake, SOURCE), Gone(lake, "7000/other/tide")
     assert gone.since(7) is None
-    forget_gone(lake)
+    gone.forget()
+    other.note(7, END)
     gone.note(7, Position(Lsn(400)))
     gone.note(7, END)
-    assert (gone.since(7), gone.since(8), other.since(7)) == (END, None, None)
-    forget_gone(lake)
-    assert gone.since(7) is None
+    assert (gone.since(7), gone.since(8)) == (END, None)
+    gone.forget()
+    assert (gone.since(7), other.since(7)) == (None, END)
 
 
 def test_on_a_path(tmp_path: Path) -> None:
