@@ -157,7 +157,9 @@ def test_a_partition_that_is_dropped_meanwhile(
     standing = store_of(captured).standing(request.id)
     assert standing.state == "done", standing
     assert {int(row["id"]) // 100 for row in reads(captured)} == {0, 3}
-    assert {event.table for event in captured.events("sweep")} == {"p0", "p3"}
+    sweeps = {(event.table, (event.payload or {})["refresh"]) for event in captured.events("sweep")}
+    dropped = {(table, "drop partition") for table in ("p1", "p2")}
+    assert sweeps == {("p0", request.id), ("p3", request.id)} | dropped
 
 
 def test_partitions_whose_rows_are_never_sent(
