@@ -11,6 +11,7 @@ import pytest
 from pgtide.capture import faults, refresh_table, windows
 from pgtide.errors import ConfigError
 from pgtide.log.refreshes import Refresh
+from pgtide.snapshot import copying, key_chunks
 from pgtide.snapshot.asking import ask
 from tests.capture.replayed import replay
 from tests.capture.test_refresh import reads, refresh, store_of, wait_for
@@ -160,6 +161,29 @@ def test_a_partition_that_is_dropped_meanwhile(
     sweeps = {(event.table, (event.payload or {})["refresh"]) for event in captured.events("sweep")}
     dropped = {(table, "drop partition") for table in ("p1", "p2")}
     assert sweeps == {("p0", request.id), ("p3", request.id)} | dropped
+
+
+def test_schemas_that_swap_their_names_before_it_is_read(
+    database: Database, make_captured: MakeCaptured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock on the table does not hinder that, and rows are read by its name."""
+    for schema in ("a", "b"):
+        database.execute(f"CREATE SCHEMA {schema}")
+        database.execute(f"CREATE TABLE {schema}.t (id int PRIMARY KEY, v text)")
+        database.execute(f"INSERT INTO {schema}.t VALUES (1, '{schema}')")
+    captured = make_captured()
+    swaps = [[("a", "c"), ("b", "a"), ("c", "b")]]
+
+    def copy_rows(*arguments: Any) -> Any:
+        for old, new in swaps.pop() if swaps else ():
+            database.execute(f"ALTER SCHEMA {old} RENAME TO {new}")
+        return copying.copy_rows(*arguments)
+
+    monkeypatch.setattr(key_chunks, "copy_rows", copy_rows)
+    ask(captured.config, Refresh("a.t"))
+    captured.capture()
+    wait_for(captured)
+    assert [row["v"] for row in reads(captured)] == ["a"]
 
 
 def test_partitions_whose_rows_are_never_sent(
