@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
+from pgtide.capture import refresh_service
 from pgtide.config import Config
 from pgtide.errors import ConfigError
 from pgtide.log.refreshes import Refresh
 from pgtide.snapshot.asking import ask
+from pgtide.snapshot.key_chunks import KeyedTable
 from tests.capture.test_refresh import reads, refresh, store_of
 from tests.fixtures.capture import Captured, MakeCaptured, flushed
 from tests.fixtures.databases import Database
@@ -108,6 +111,25 @@ def test_a_role_that_may_only_read(database: Database, make_captured: MakeCaptur
     standing = store_of(captured).standing(hidden.id)
     assert (standing.state, "BYPASSRLS" in standing.message) == ("failed", True)
     assert len(reads(captured)) == 2
+
+
+def test_settings_of_all_refreshes(filled: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many rows a chunk has, unless the request says so, and how many are read at once."""
+    opened: list[int] = []
+
+    class Counted(KeyedTable):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            opened.append(1)
+
+    monkeypatch.setattr(refresh_service, "KeyedTable", Counted)
+    history = {"chunk_rows": ROWS // 4, "parallelism": 3}
+    config = Config.model_validate({**filled.settings, "history": history})
+    requests = [ask(config, Refresh("public.t", chunk_rows=rows)) for rows in (None, ROWS // 2)]
+    filled.capture(config=config)
+    chunks = [store_of(filled).standing(request.id).chunks for request in requests]
+    assert chunks[0] > chunks[1] >= 2
+    assert len(opened) == 2 * (1 + 3), "one plans, the others read"
 
 
 def test_values_of_rows_are_not_told(filled: Captured, caplog: pytest.LogCaptureFixture) -> None:
