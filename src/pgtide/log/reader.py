@@ -42,13 +42,13 @@ class Log:
 
     def __init__(self, path: str | os.PathLike[str], storage: dict[str, str] | None = None) -> None:
         self._root = Storage(os.fspath(path), storage)
-        self._changes = self._root.child(CHANGES)
+        self.changes = self._root.child(CHANGES)
         self._shapes: dict[int, Shape] = {}
         self.source: LogSource = self.snapshot().source
 
     def snapshot(self) -> Snapshot:
         """The newest version of the log."""
-        return newest_snapshot(self._changes)
+        return newest_snapshot(self.changes)
 
     @property
     def position(self) -> Lsn:
@@ -62,7 +62,7 @@ class Log:
 
     def known_until(self) -> datetime | None:
         """The moment up to which the log holds what the source did, if that can be told."""
-        return known_until(self._changes, self.snapshot())
+        return known_until(self.changes, self.snapshot())
 
     def shapes(self) -> dict[int, Shape]:
         """Every shape that rows of the log refer to, by id."""
@@ -71,7 +71,7 @@ class Log:
 
     def summary(self) -> dict[str, Any]:
         """Positions, size, tables and shapes, as ``pgtide log show`` prints them."""
-        return summarise(self._changes, self.snapshot(), self.shapes())
+        return summarise(self.changes, self.snapshot(), self.shapes())
 
     def events(
         self,
@@ -110,7 +110,7 @@ class Log:
         stop: Callable[[], bool] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """The same as Arrow record batches with the log's columns (``schema.TABLE_SCHEMA``)."""
-        reading = _Reading(self, self._changes, start, tables)
+        reading = _Reading(self, self.changes, start, tables)
         yield from reading.newest_version()
         while follow and not (stop is not None and stop()):
             yield from reading.next_commit()
@@ -123,7 +123,7 @@ class _Reading:
         self, log: Log, changes: Storage, start: Position | None, tables: TablePatterns | None
     ) -> None:
         self._log = log
-        self._changes = changes
+        self.changes = changes
         self._next = start  # everything before it was delivered, or not asked for
         self._tables = tables
         self._tail = CommitTail(changes, -1)
@@ -141,7 +141,7 @@ class _Reading:
                 if self._next == before and self._log.snapshot().version == snapshot.version:
                     raise file_missing(exc) from exc
         self._next = max(self._next, snapshot.end)
-        self._tail = CommitTail(self._changes, snapshot.version)
+        self._tail = CommitTail(self.changes, snapshot.version)
 
     def next_commit(self) -> Iterator[pa.RecordBatch]:
         """What the next commit added; waits a moment when there is none yet."""
@@ -160,7 +160,7 @@ class _Reading:
                 self._next = max(self._next or Position(Lsn(0)), Position(last.lsn, last.seq + 1))
 
     def _deliver(self, files: tuple[DataFile, ...] | list[DataFile]) -> Iterator[pa.RecordBatch]:
-        for batch in read_ordered(self._changes, files, self._next, self._tables):
+        for batch in read_ordered(self.changes, files, self._next, self._tables):
             yield batch.cast(TABLE_SCHEMA) if batch.schema != TABLE_SCHEMA else batch
             last = batch.num_rows - 1
             lsn, seq = batch.column("lsn")[last].as_py(), batch.column("seq")[last].as_py()

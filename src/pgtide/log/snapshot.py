@@ -30,7 +30,7 @@ from pgtide.log.table import open_table
 from pgtide.position import Lsn, Position
 
 _TRIES = 3  # to open a version that clean-up does not overtake
-_BOUNDED = ("lsn", "seq", "schema", "table")
+_BOUNDED = ("lsn", "seq", "schema", "table", "op")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,7 @@ class DataFile:
     low: Position
     high: Position
     table: tuple[str, str] | None  # schema and table, when no row is of another one
+    op: str | None = None  # likewise
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,8 @@ def _active_files(table: DeltaTable) -> Iterator[DataFile]:
     missing = pa.nulls(actions.num_rows)
     columns = [actions[name] if name in actions.column_names else missing for name in names]
     for path, size, day, at, rows, *bounds in zip(*(c.to_pylist() for c in columns), strict=True):
-        yield _data_file(path, size, day, at, rows, bounds[:4], bounds[4:])
+        each = len(_BOUNDED)
+        yield _data_file(path, size, day, at, rows, bounds[:each], bounds[each:])
 
 
 def _data_file(
@@ -158,5 +160,6 @@ def _data_file(
         rows=rows,
         low=Position(Lsn(low[0]), low[1]),
         high=Position(Lsn(high[0]), high[1]),
-        table=(low[2], low[3]) if None not in low and low[2:] == high[2:] else None,
+        table=(low[2], low[3]) if None not in low[:4] and low[2:4] == high[2:4] else None,
+        op=low[4] if low[4] == high[4] else None,
     )

@@ -7,7 +7,7 @@ they are: a step says between which positions its rows lie.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -101,28 +101,56 @@ def take_census(batch: DataFrame) -> Census:
         )
         .collect()
     )
-    counts, marks = [], []
-    for row in found:
-        counts.append(
-            Count(
-                shape=row["shape"],
-                op=row["op"],
-                rows=row["rows"],
-                low=_position(row["low"]),
-                high=_position(row["high"]),
-                old_rows=row["op"] == "update" and row["old_rows"],
-                unsent=tuple(sorted(row["unsent"])),
-            )
-        )
-        for mark in row["barriers"]:
-            payload = json.loads(mark["payload"]) if mark["payload"] else {}
-            at_time = mark["committed_at"] and mark["committed_at"].astimezone(UTC)
-            marks.append(Mark(_position(mark), row["op"], row["shape"], payload, at_time))
-    times = [row["committed_at"] for row in found if row["committed_at"] is not None]
-    newest = max(times).astimezone(UTC) if times else None
-    ends = max(found, key=lambda row: _position(row["high"]), default=None)
-    whole = ends is None or bool(ends["last"])
-    return Census(tuple(counts), tuple(sorted(marks, key=lambda mark: mark.at)), newest, whole)
+    return census_of([_group(row) for row in found])
+
+
+@dataclass(frozen=True)
+class Group:
+    """Some rows of one shape and operation, counted."""
+
+    count: Count
+    committed_at: datetime | None  # the newest
+    last: bool  # the one behind all others ends its transaction
+    marks: tuple[Mark, ...] = ()
+
+
+def census_of(groups: Sequence[Group]) -> Census:
+    """What all of these hold together."""
+    counts: dict[tuple[int | None, str], Count] = {}
+    for group in groups:
+        key = group.count.shape, group.count.op
+        counts[key] = counts[key].joined(group.count) if key in counts else group.count
+    marks = sorted((m for group in groups for m in group.marks), key=lambda mark: mark.at)
+    times = [group.committed_at for group in groups if group.committed_at is not None]
+    ends = max(groups, key=lambda group: group.count.high, default=None)
+    newest = max(times, default=None)
+    return Census(tuple(counts.values()), tuple(marks), newest, ends is None or ends.last)
+
+
+def _group(row: Any) -> Group:
+    """One row of the aggregate."""
+    count = Count(
+        shape=row["shape"],
+        op=row["op"],
+        rows=row["rows"],
+        low=_position(row["low"]),
+        high=_position(row["high"]),
+        old_rows=row["op"] == "update" and row["old_rows"],
+        unsent=tuple(sorted(row["unsent"])),
+    )
+    marks = tuple(mark_of(row["op"], row["shape"], mark) for mark in row["barriers"])
+    return Group(count, in_utc(row["committed_at"]), bool(row["last"]), marks)
+
+
+def mark_of(op: str, shape: int | None, row: Any) -> Mark:
+    """A barrier, from its row of the log."""
+    payload = json.loads(row["payload"]) if row["payload"] else {}
+    return Mark(_position(row), op, shape, payload, in_utc(row["committed_at"]))
+
+
+def in_utc(time: datetime | None) -> datetime | None:
+    """A time that Spark or Arrow has, as all others here."""
+    return None if time is None else time.astimezone(UTC)
 
 
 def steps_of(

@@ -28,6 +28,17 @@ class Count:
     old_rows: bool
     unsent: tuple[int, ...]
 
+    def joined(self, other: Count) -> Count:
+        """Both together, of the same shape and operation."""
+        return replace(
+            self,
+            rows=self.rows + other.rows,
+            low=min(self.low, other.low),
+            high=max(self.high, other.high),
+            old_rows=self.old_rows or other.old_rows,
+            unsent=tuple(sorted({*self.unsent, *other.unsent})),
+        )
+
 
 @dataclass(frozen=True)
 class _Stretch:

@@ -56,10 +56,12 @@ class Delivery:
         self._log = Log(self.storage.root, self.storage.options)
         self._frames = LogFrames(self.spark, self.storage)
 
-    def deliver(self, frame: DataFrame, phase: str, number: int) -> None:
-        """Deliver a batch; ``done`` remembers it."""
+    def deliver(
+        self, frame: DataFrame, phase: str, number: int, census: Census | None = None
+    ) -> None:
+        """Deliver a batch; ``done`` remembers it. ``census``: if it has been taken already."""
         began = time.monotonic()
-        batch = self._batch(frame, Scope(self.name))
+        batch = self._batch(frame, Scope(self.name), census)
         if batch is None:
             return
         if phase == "stream":
@@ -87,11 +89,12 @@ class Delivery:
                 hint=f"Build the target anew: pgtide replay --pipeline {self.name}",
             )
 
-    def _batch(self, frame: DataFrame, scope: Scope) -> Batch | None:
+    def _batch(self, frame: DataFrame, scope: Scope, census: Census | None = None) -> Batch | None:
         """The rows with what they do, None when there are none."""
-        # How many there are is not known before: most often about as many as last time.
-        few = 0 < self.state.batch_rows < FEW_ROWS
-        census = take_census(frame.coalesce(1) if few else frame)
+        if census is None:
+            # How many there are is not known before: most often about as many as last time.
+            few = 0 < self.state.batch_rows < FEW_ROWS
+            census = take_census(frame.coalesce(1) if few else frame)
         if census.high is None:
             return None
         self._know(census)

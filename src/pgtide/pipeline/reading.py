@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from pgtide.log.order import clusters
 from pgtide.log.schema import CHANGES
-from pgtide.log.snapshot import Snapshot
+from pgtide.log.snapshot import DataFile, Snapshot
 from pgtide.log.storage import Storage
+from pgtide.pipeline.file_census import READ
 from pgtide.pipeline.relation_histories import Told
 from pgtide.position import Lsn, Position
 from pgtide.spark.paths import spark_path
@@ -51,9 +53,10 @@ class LogFrames:
         if not files:
             return []
         last = Position.end_of(Lsn(max(file.high.lsn for file in files)))
+        between = between_files(files, chunk_bytes)
+        if between is not None:
+            return [*between, last]
         count = -(-sum(file.size for file in files) // chunk_bytes)
-        if count <= 1:
-            return [last]
         rows = self.version(snapshot.version).filter(at_or_after(start))
         found = rows.select(_shares("lsn", count)).head()
         bounds = Counter(found[0] if found else ())
@@ -103,6 +106,42 @@ class LogFrames:
         if start is not None:
             reader = reader.option("startingVersion", start)
         return reader.load(self.path).filter(F.col("lsn") > int(after))
+
+
+def between_files(files: Iterable[DataFile], chunk_bytes: int) -> list[Position] | None:
+    """Bounds between files that make chunks of about that size; None where files are too large.
+
+    Snapshots are kept apart from what happened: reads need not be looked at to be counted.
+    """
+    bounds: list[Position] = []
+    size, high, of_reads = 0, Position(Lsn(0)), False
+    for together in _undivided(files, chunk_bytes):
+        more, low = sum(file.size for file in together), together[0].low
+        reads = all(file.op == READ for file in together)
+        if more > chunk_bytes:
+            return None
+        another_kind = reads != of_reads and max(size, more) > chunk_bytes // 8
+        if size and (size + more // 2 > chunk_bytes or another_kind):
+            bounds.append(high if low.lsn == high.lsn else Position.end_of(high.lsn))
+            size = 0
+        size, high, of_reads = size + more, max(file.high for file in together), reads
+    return bounds
+
+
+def _undivided(files: Iterable[DataFile], chunk_bytes: int) -> Iterator[list[DataFile]]:
+    """Files that chunks should not part: they overlap, or a transaction goes on in the next one.
+
+    But for a transaction that is larger than a chunk.
+    """
+    overlapping = list(clusters(files))
+    begun: list[list[DataFile]] = []
+    for cluster, behind in zip(overlapping, [*overlapping[1:], None], strict=True):
+        begun.append(cluster)
+        if behind is None or behind[0].low.lsn > max(file.high.lsn for file in cluster):
+            whole = [file for part in begun for file in part]
+            large = sum(file.size for file in whole) > chunk_bytes
+            yield from begun if large else [whole]
+            begun = []
 
 
 def _shares(column: str, count: int) -> Column:

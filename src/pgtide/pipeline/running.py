@@ -27,6 +27,7 @@ from pgtide.log.storage import Storage
 from pgtide.log.table import commit_path
 from pgtide.pipeline import parking
 from pgtide.pipeline.delivery import Delivery
+from pgtide.pipeline.file_census import census_of_files
 from pgtide.pipeline.lease import Lease
 from pgtide.pipeline.reading import LogFrames, bounds_of
 from pgtide.pipeline.state import State
@@ -193,7 +194,10 @@ class PipelineRun:
             # A stream that was lost may have ended inside a transaction: so may chunks begin.
             bounds = bounds_of(state.position, state.chunks, number)
             frame = self._frames.between(state.version, *bounds)
-            delivery.deliver(frame, "history", number)
+            # Any version will do: rows between two positions never change.
+            files = self._log.snapshot().files
+            census = census_of_files(self._log.changes, files, *bounds)
+            delivery.deliver(frame, "history", number, census)
             state.chunks_done += 1
             delivery.done(state.version)
 
