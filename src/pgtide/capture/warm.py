@@ -15,6 +15,7 @@ from pgtide.capture import libpq
 from pgtide.position import Lsn
 from pgtide.snapshot import row_lz4
 from pgtide.snapshot.text_page import text_page
+from pgtide.wal.copy_lines import copy_lines
 from pgtide.wal.copy_text import parse_lines
 from pgtide.wal.decoder import Chunk, Decoder, LoggedMessage
 from pgtide.wal.messages import LogicalMessage, Relation, TypeName
@@ -38,7 +39,7 @@ def warm() -> None:
     bounds = np.array([0], np.int64), np.array([len(message)], np.int64)
     Decoder(_NoTables(), resume=Lsn(0)).decode(Chunk(message, *bounds, 1))
     line = np.frombuffer(b"1\t2\n", np.uint8)
-    parse_lines(line, 1, 2)
+    copy_lines(parse_lines(line, 1, 2))
     row_lz4.compressed(text_page(line, 1, 2))
     number: Any = numba.int64
     libpq.drain.compile((number,) * 14)

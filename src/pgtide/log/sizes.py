@@ -27,7 +27,7 @@ def row_sizes(values: pa.Table) -> Sizes:
     for name in VALUES:
         begin = 0
         for chunk in values.column(name).chunks:
-            sizes[begin : begin + len(chunk)] += _sizes(chunk)
+            sizes[begin : begin + len(chunk)] += value_sizes(chunk)
             begin += len(chunk)
     return sizes
 
@@ -44,7 +44,7 @@ def cut(sizes: Sizes, most_rows: int, most_bytes: int) -> Iterator[tuple[int, in
         begin = end
 
 
-def _sizes(chunk: pa.Array[Any]) -> Sizes:
+def value_sizes(chunk: pa.Array[Any]) -> Sizes:
     """The bytes of each element of a text, a list of texts or a list of numbers."""
     if not pa.types.is_list(chunk.type):
         return np.diff(_offsets(chunk))

@@ -1,4 +1,4 @@
-"""A table's changes read from the log's files by Python, in slices that tasks read by themselves.
+"""Rows of the log's files read by Python, in slices that tasks read by themselves.
 
 Nothing is ordered here: a slice is some row groups, and of them the rows within a range of
 positions. A task reads the files that were planned for it. If clean-up removed one of them, an
@@ -7,7 +7,7 @@ hour or more after compaction replaced it, the task fails and the query is to be
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,8 +47,54 @@ class Slice(InputPartition):
     start: Position
     end: Position  # the first that does not count
 
-    def overlaps(self, piece: Piece) -> bool:
+    def overlaps(self, piece: Piece | DataFile) -> bool:
         return piece.low < self.end and piece.high >= self.start
+
+    def pieces(self, storage: Storage, mine: Callable[[TableName | None], bool]) -> Iterator[Piece]:
+        """Its row groups, those of other tables left out."""
+        for file in self.files:
+            try:
+                found = open_pieces(storage, file)
+            except FileNotFoundError:
+                raise LogError(
+                    "a data file of the log is gone",
+                    detail="The query was planned before the log was compacted and cleaned.",
+                    hint="Run the query again; a stream goes on from its checkpoint.",
+                ) from None
+            wanted = [piece for piece in found if self.overlaps(piece) and mine(piece.table)]
+            yield from wanted[self.part :: self.parts]
+
+
+def slices_of(
+    snapshot: Snapshot,
+    start: Position,
+    end: Position,
+    mine: Callable[[TableName | None], bool],
+) -> list[Slice]:
+    """Rows at or after ``start`` and before ``end``, in slices of about equal bytes."""
+    whole = Slice((), 0, 1, start, end)
+    files = [
+        file
+        for file in sorted(snapshot.files, key=lambda file: file.low)
+        if whole.overlaps(file) and mine(file.table)
+    ]
+    sizes = np.array([_bytes_between(file, start, end) for file in files], np.int64)
+    slices = []
+    for begin, after in cut(sizes, 1000, SLICE_BYTES):
+        parts = max(1, round(int(sizes[begin:after].sum()) / SLICE_BYTES))
+        chosen = tuple(files[begin:after])
+        slices += [Slice(chosen, part, parts, start, end) for part in range(parts)]
+    return slices
+
+
+def _bytes_between(file: DataFile, start: Position, end: Position) -> int:
+    """About how much of a file lies between two positions: all of it, but for one LSN's rows."""
+    if file.low.lsn != file.high.lsn:
+        return file.size
+    low, high = max(file.low, start).seq, min(file.high.next, end).seq
+    if end.lsn != file.high.lsn:
+        high = file.high.next.seq
+    return file.size * (high - low) // (file.high.next.seq - file.low.seq)
 
 
 @dataclass(frozen=True)
@@ -106,42 +152,17 @@ class LoggedChanges:
 
     def slices(self, snapshot: Snapshot, start: Position, end: Position) -> list[Slice]:
         """Rows at or after ``start`` and before ``end``, of about equal bytes."""
-        files = [
-            file
-            for file in sorted(snapshot.files, key=lambda file: file.low)
-            if file.low < end and file.high >= start and self._mine(file.table)
-        ]
-        slices = []
-        for begin, after in cut(np.array([f.size for f in files], np.int64), 1000, SLICE_BYTES):
-            chosen = tuple(files[begin:after])
-            parts = max(1, round(sum(file.size for file in chosen) / SLICE_BYTES))
-            slices += [Slice(chosen, part, parts, start, end) for part in range(parts)]
-        return slices
+        return slices_of(snapshot, start, end, self._mine)
 
     def read(self, wanted: Slice) -> Iterator[pa.RecordBatch]:
         """The changes of a slice."""
         columns = list(dict.fromkeys([*PLAIN, "shape", *VALUES]))
-        for piece in self._pieces(wanted):
+        for piece in wanted.pieces(self.storage, self._mine):
             rows = piece.read(columns)
             rows = rows.filter(self._chosen(rows, wanted))
             for begin, after in cut(row_sizes(rows), BATCH_ROWS, BATCH_BYTES):
                 for batch in rows.slice(begin, after - begin).to_batches():
                     yield self.rows.convert(batch)
-
-    def _pieces(self, wanted: Slice) -> Iterator[Piece]:
-        storage = self.storage
-        for file in wanted.files:
-            try:
-                pieces = open_pieces(storage, file)
-            except FileNotFoundError:
-                raise LogError(
-                    "a data file of the log is gone",
-                    detail="The query was planned before the log was compacted and cleaned.",
-                    hint="Run the query again; a stream goes on from its checkpoint.",
-                ) from None
-            for piece in pieces[wanted.part :: wanted.parts]:
-                if wanted.overlaps(piece) and self._mine(piece.table):
-                    yield piece
 
     def _mine(self, table: TableName | None) -> bool:
         return table is None or table in self.table.names

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import pickle
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import psycopg
 import pyarrow as pa
@@ -36,13 +36,16 @@ from pgtide.spark.arrow_tasks import map_in_arrow
 
 FLUSH_BYTES = 4 << 20  # of one stage, before they are sent
 PARTS_PER_CORE = 2
-RESULT = "load long, rows long, error binary"
+_RESULT = "load long, rows long, error binary"
 _FIELDS: list[tuple[str, pa.DataType]] = [
     ("load", pa.int64()),
     ("rows", pa.int64()),
     ("error", pa.binary()),
 ]
 _SCHEMA = pa.schema(_FIELDS)
+
+Outcome: TypeAlias = tuple[int, int, bytes]
+"""What a task tells the driver: its load, how many rows that has, and a failure in its place."""
 
 _connections: dict[str, SqlConnection] = {}
 """Of this worker: it is used for many batches, and connecting takes longer than most of them."""
@@ -69,7 +72,7 @@ class Copier:
             failure = pickle.dumps(target_error(error, "rows are staged"))
         except PgtideError as error:
             failure = pickle.dumps(error)
-        yield outcome(load, rows, failure)
+        yield pa.record_batch([[load], [rows], [failure]], schema=_SCHEMA)
 
 
 def stage_lines(
@@ -81,21 +84,15 @@ def stage_lines(
     """
     # A batch with much DDL has a part for each layout of a table; a task costs more than its rows.
     lines = lines.coalesce(PARTS_PER_CORE * lines.sparkSession.sparkContext.defaultParallelism)
-    return finished(map_in_arrow(lines, Copier(url, dict(destinations)), RESULT))
+    return finished(map_in_arrow(lines, Copier(url, dict(destinations)), _RESULT).collect())
 
 
-def outcome(load: int, rows: int, failure: bytes) -> pa.RecordBatch:
-    """What a task tells the driver."""
-    return pa.record_batch([[load], [rows], [failure]], schema=_SCHEMA)
-
-
-def finished(tasks: DataFrame) -> tuple[list[int], int]:
-    """Run tasks to their end: their loads, and how many rows they have; the first failure."""
-    done = tasks.collect()
-    for row in done:
-        if row["error"]:
-            raise pickle.loads(row["error"])
-    return [row["load"] for row in done], sum(row["rows"] for row in done)
+def finished(tasks: Sequence[Outcome]) -> tuple[list[int], int]:
+    """The loads of tasks that have ended, and how many rows they have; the first failure."""
+    for _, _, failure in tasks:
+        if failure:
+            raise pickle.loads(failure)
+    return [load for load, _, _ in tasks], sum(rows for _, rows, _ in tasks)
 
 
 def copy_lines(
@@ -104,33 +101,37 @@ def copy_lines(
     destinations: Mapping[int, Destination],
 ) -> int:
     """Send each line where it belongs; how many that were. Batches have stages and lines."""
-    waiting: dict[int, _Lines] = {}
+    waiting: dict[int, Lines] = {}
     rows = 0
     for batch in batches:
         stages, lines = batch.column(0), batch.column(1)
         rows += len(lines)
         for one in pc.unique(stages):
             stage: int = one.as_py()
-            mine = waiting.setdefault(stage, _Lines(stage, destinations[stage].command))
-            mine.add(connection, lines.filter(pc.equal(stages, one)))
+            mine = waiting.setdefault(stage, Lines(stage, destinations[stage].command))
+            chosen = lines.filter(pc.equal(stages, one))
+            mine.add(connection, _bytes(chosen), len(chosen))
     for mine in waiting.values():
         mine.flush(connection)
     return rows
 
 
 @dataclass
-class _Lines:
-    """Lines of one stage on their way."""
+class Lines:
+    """Lines of one destination on their way, sent when there are enough of them."""
 
     stage: int
-    command: str
+    command: str  # COPY … FROM STDIN
     sent: int = 0  # lines
+    lines: int = 0  # that wait
     size: int = 0  # bytes that wait
-    waiting: list[pa.Array[Any]] = field(default_factory=list)
+    waiting: list[memoryview] = field(default_factory=list)
 
-    def add(self, connection: SqlConnection, lines: pa.Array[Any]) -> None:
-        self.waiting.append(lines)
-        self.size += len(_bytes(lines))
+    def add(self, connection: SqlConnection, text: memoryview, lines: int) -> None:
+        """Whole lines; LineRefused as ``flush``."""
+        self.waiting.append(text)
+        self.lines += lines
+        self.size += len(text)
         if self.size >= FLUSH_BYTES:
             self.flush(connection)
 
@@ -139,18 +140,19 @@ class _Lines:
         if not self.waiting:
             return
         try:
-            send(connection, self.command, map(_bytes, self.waiting))
+            send(connection, self.command, self.waiting)
         except psycopg.Error as error:
             if not is_of_a_row(error):
                 raise
-            lines = [line.as_py().encode() for text in self.waiting for line in text]
+            # A newline inside of a value is written as two other characters.
+            lines = [line + b"\n" for line in b"".join(self.waiting).split(b"\n")[:-1]]
             found = find_refused(connection, self.command, lines)
             if found is None:
                 raise
             number, why = found
             raise LineRefused(self.stage, self.sent + number, lines[number], why) from error
-        self.sent += sum(map(len, self.waiting))
-        self.waiting, self.size = [], 0
+        self.sent += self.lines
+        self.waiting, self.lines, self.size = [], 0, 0
 
 
 def _bytes(lines: Any) -> memoryview:

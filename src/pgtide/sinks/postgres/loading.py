@@ -20,17 +20,21 @@ import numpy.typing as npt
 import psycopg
 import pyarrow as pa
 from psycopg import sql
-from pyspark.sql import DataFrame
+from pyspark.sql import SparkSession
 
 from pgtide.errors import PgtideError, TargetUnavailable
+from pgtide.log.sizes import cut, value_sizes
+from pgtide.log.storage import Storage
 from pgtide.position import Lsn, Position
 from pgtide.postgres.connection import SqlConnection
-from pgtide.sinks.postgres.copying import RESULT, copy_lines, finished, outcome, worker_session
+from pgtide.sinks.postgres.copying import FLUSH_BYTES, Lines, Outcome, finished, worker_session
 from pgtide.sinks.postgres.failures import target_error
 from pgtide.sinks.postgres.refused_lines import Destination, LineRefused
-from pgtide.spark.arrow_tasks import map_in_arrow
 from pgtide.spark.layout import TableName
+from pgtide.spark.log_slices import Slice
+from pgtide.wal.copy_lines import copy_lines
 
+_NONE: Any = 0  # no shape has this id
 Seqs = npt.NDArray[np.int64]
 
 
@@ -71,40 +75,49 @@ def close_load(connection: SqlConnection, pipeline: str, parked: Collection[Tabl
     )
 
 
-def load_lines(lines: DataFrame, loader: Loader) -> int:
-    """Copy lines into their tables; how many that were. TableRefused as ``stage_lines``."""
-    return finished(map_in_arrow(lines, loader, RESULT))[1]
+def load_rows(spark: SparkSession, slices: Sequence[Slice], loader: Loader) -> int:
+    """Copy rows of the log into their tables; how many that were.
+
+    TableRefused for a row that the target does not take.
+    """
+    if not slices:
+        return 0
+    tasks = spark.sparkContext.parallelize(slices, len(slices)).mapPartitions(loader)
+    return finished(tasks.collect())[1]
 
 
 @dataclass(frozen=True)
 class Loader:
-    """Callable on the batches of a partition. It holds secrets: part of a task's closure only."""
+    """Callable on the slices of a partition. It holds secrets: part of a task's closure only.
+
+    Rows do not pass through Java: reading them there takes three times as long as all else.
+    """
 
     url: str = field(repr=False)
-    destinations: Mapping[int, Destination]  # by stage
+    log: Storage = field(repr=False)
+    destinations: Mapping[int, Destination]  # by shape
     pipeline: str
     lsn: Lsn
     epoch: int
     role: str  # of the session: ``replica`` looks at no foreign keys
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, slices: Iterable[Slice]) -> Iterator[Outcome]:
         rows, failure = 0, b""
-        brought: list[tuple[Seqs, Seqs]] = []  # stages, and places of their rows
+        brought = Brought()
         try:
             with worker_session(self.url) as connection, connection.transaction():
                 done = self._begin(connection)
-                rows = copy_lines(connection, _new(batches, done, brought), self.destinations)
-                self._note(connection, _stretches([seqs for _, seqs in brought]))
+                self._copy(connection, slices, done, brought)
+                rows = brought.note(connection, self.pipeline, self.lsn)
         except LineRefused as refused:
-            seqs = np.concatenate([seqs[stages == refused.stage] for stages, seqs in brought])
-            position = Position(self.lsn, int(seqs[refused.number]))
+            position = Position(self.lsn, brought.place(refused.stage, refused.number))
             destination = self.destinations[refused.stage]
             failure = pickle.dumps(destination.refusal(refused.line, position, refused.error))
         except psycopg.Error as error:
             failure = pickle.dumps(target_error(error, "rows of the snapshot are copied"))
         except PgtideError as error:
             failure = pickle.dumps(error)
-        yield outcome(self.epoch, rows, failure)
+        yield self.epoch, rows, failure
 
     def _begin(self, connection: SqlConnection) -> Seqs:
         """The stretches that are there; holds up whoever wants to begin the next epoch."""
@@ -122,26 +135,72 @@ class Loader:
         found = connection.execute(query, [self.pipeline, str(self.lsn)]).fetchall()
         return np.array(sorted(found), dtype=np.int64).reshape(-1, 2)
 
-    def _note(self, connection: SqlConnection, stretches: list[tuple[int, int]]) -> None:
+    def _copy(
+        self, connection: SqlConnection, slices: Iterable[Slice], done: Seqs, brought: Brought
+    ) -> None:
+        """Send all rows that are not there yet."""
+        waiting: dict[int, Lines] = {}
+        for one in slices:
+            for piece in one.pieces(self.log, lambda table: True):
+                rows = piece.read(["lsn", "seq", "shape", "after"])
+                for shape, seqs, after in self._new(rows, one, done):
+                    brought.add(shape, seqs)
+                    command = self.destinations[shape].command
+                    mine = waiting.setdefault(shape, Lines(shape, command))
+                    mine.add(connection, copy_lines(after), len(seqs))
+        for mine in waiting.values():
+            mine.flush(connection)
+
+    def _new(
+        self, rows: pa.Table, wanted: Slice, done: Seqs
+    ) -> Iterator[tuple[int, Seqs, pa.ListArray[Any]]]:
+        """The rows of each table that are not there yet, with their places; in bounded parts."""
+        lsns, seqs = rows["lsn"].to_numpy(), rows["seq"].to_numpy()
+        shapes = rows["shape"].fill_null(_NONE).to_numpy()
+        chosen = (lsns == self.lsn) & (seqs >= wanted.start.seq) & (seqs < wanted.end.seq)
+        if len(done):
+            at = np.searchsorted(done[:, 0], seqs, side="right") - 1
+            chosen &= ~((at >= 0) & (seqs <= done[np.maximum(at, 0), 1]))
+        for shape in self.destinations:
+            mine = chosen & (shapes == shape)
+            if not mine.any():
+                continue
+            values: Any = rows["after"] if mine.all() else rows["after"].filter(pa.array(mine))
+            places, begin = seqs[mine], 0
+            for chunk in values.chunks:
+                for part in _parts(chunk):
+                    yield shape, places[begin : begin + len(part)], part
+                    begin += len(part)
+
+
+class Brought:
+    """What a task has sent: by shape, where its rows stand in the log."""
+
+    def __init__(self) -> None:
+        self._places: dict[int, list[Seqs]] = {}
+
+    def add(self, shape: int, seqs: Seqs) -> None:
+        self._places.setdefault(shape, []).append(seqs)
+
+    def place(self, shape: int, number: int) -> int:
+        """Where the row stands that was the so manieth of its shape."""
+        return int(np.concatenate(self._places[shape])[number])
+
+    def note(self, connection: SqlConnection, pipeline: str, lsn: Lsn) -> int:
+        """Have the target know; how many rows that are."""
+        places = [seqs for mine in self._places.values() for seqs in mine]
         with connection.cursor() as cursor:
             cursor.executemany(
                 "INSERT INTO pgtide.loaded VALUES (%s, %s, %s, %s)",
-                [(self.pipeline, str(self.lsn), first, last) for first, last in stretches],
+                [(pipeline, str(lsn), first, last) for first, last in _stretches(places)],
             )
+        return sum(map(len, places))
 
 
-def _new(
-    batches: Iterable[pa.RecordBatch], done: Seqs, brought: list[tuple[Seqs, Seqs]]
-) -> Iterator[pa.RecordBatch]:
-    """The rows that are not there yet, as stage and line; notes their places."""
-    for batch in batches:
-        seqs = batch.column(1).to_numpy()
-        if len(done):
-            at = np.searchsorted(done[:, 0], seqs, side="right") - 1
-            there = (at >= 0) & (seqs <= done[np.maximum(at, 0), 1])
-            batch, seqs = batch.filter(pa.array(~there)), seqs[~there]
-        brought.append((batch.column(0).to_numpy(), seqs))
-        yield batch.select([0, 2])
+def _parts(rows: pa.ListArray[Any]) -> Iterator[pa.ListArray[Any]]:
+    """Rows in parts of a few megabytes: their lines take twice as much."""
+    for begin, end in cut(value_sizes(rows), len(rows), FLUSH_BYTES):
+        yield rows.slice(begin, end - begin)
 
 
 def _stretches(brought: list[Seqs]) -> list[tuple[int, int]]:

@@ -91,12 +91,6 @@ class StagedRows:
         parts = [*(self._states(frame) if self.tables else ()), *spared]
         return _as_lines(reduce(DataFrame.unionAll, parts))
 
-    def bare_lines(self, frame: DataFrame) -> DataFrame:
-        """The same with the values alone, and the row's place: for tables, not for stages."""
-        state = reduce(DataFrame.unionAll, self._states(frame))
-        stage = "CAST(stage AS bigint) AS stage"
-        return state.selectExpr(stage, "seq", f"concat(text, {END}) AS line")
-
     def _states(self, frame: DataFrame) -> list[DataFrame]:
         ops = ", ".join(f"'{op}'" for op in ROW_OPS)
         events = _of(frame.filter(f"op IN ({ops})"), self.tables)

@@ -23,7 +23,7 @@ from pgtide.sinks.postgres.after_rows import run_after_rows
 from pgtide.sinks.postgres.applying import Applier, Unexpected
 from pgtide.sinks.postgres.bookkeeping import lock_progress, write_progress
 from pgtide.sinks.postgres.failures import TableRefused, is_of_a_row, target_error
-from pgtide.sinks.postgres.loading import Loader, close_load, load_lines, open_load
+from pgtide.sinks.postgres.loading import Loader, close_load, load_rows, open_load
 from pgtide.sinks.postgres.ordered import OrderedApplier
 from pgtide.sinks.postgres.refused_lines import Destination
 from pgtide.sinks.postgres.staged_rows import StagedRows, TableRows
@@ -39,6 +39,7 @@ from pgtide.sinks.postgres.target_tables import (
 )
 from pgtide.sinks.postgres.units import Command, RowsOf, SweepOf, Truncate, Unit
 from pgtide.spark.layout import Layout, TableName
+from pgtide.spark.log_slices import slices_of
 
 # A hash of a batch's keys fits into this; in less, both sides of the join go through the disk.
 _MEMORY = """
@@ -65,6 +66,7 @@ class TargetTransaction:
         self._unit = unit
         self._batch = unit.batch
         url = settings.url.reveal()
+        self._log = log
         self._stager = Stager(connection, url, unit, scope, frames, log)
         self._scope = scope
         self._sweeps = self._staged_sweeps()
@@ -165,8 +167,12 @@ class TargetTransaction:
                     disable_triggers(self._connection, known[table.rules.target])
             url = self._settings.url.reveal()
             role = self._settings.replication_role
-            loader = Loader(url, destinations, self._pipeline, lsn, epoch, role)
-            load_lines(rows.bare_lines(self._batch.frame), loader)
+            log = self._log.changes
+            loader = Loader(url, log, destinations, self._pipeline, lsn, epoch, role)
+            # Any version will do: rows between two positions never change.
+            bounds = census.low, self._unit.high.next
+            slices = slices_of(self._log.snapshot(), *bounds, lambda table: True)
+            load_rows(self._batch.spark, slices, loader)
         return self._loaded
 
     def _refuse_other_way(self, begun: Collection[TableName]) -> None:
