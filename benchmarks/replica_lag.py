@@ -2,28 +2,35 @@
 
 Each transaction inserts a row with the server's time and updates another one. Somebody looks at
 the target fifty times a second; a row's lag is from its own time to the look that finds it. The
-first seconds, in which Spark starts and Java compiles, are left out. No limit beside it: native
-replication has no batches to wait for, and shows a row within milliseconds.
+first seconds, in which Spark starts and Java compiles, are left out. Before it the same through a
+native subscription, which has no batches to wait for. CPU time is that of pgtide and of all
+sessions that serve it at both servers, or of the native sender and worker.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psycopg
+
 from benchmarks import child
-from benchmarks.replica import second_server
+from benchmarks.processes import descendants
+from benchmarks.replica import begin_native, copy_of_target, second_server
 from benchmarks.report import Bar, finish, percentile, progress
 from benchmarks.server import Server, running, work_directory
 
 BARS = (Bar("p50_s", "<=", 1.5),)
-SLOT = "lag"
+NATIVE, SLOT = "native_lag", "lag"
+NATIVE_WARM_S = 10
 LOOK_S = 0.02
 TABLES = (
     "CREATE TABLE ticks (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, at timestamptz)",
@@ -38,6 +45,14 @@ END;
 """
 
 
+@dataclass(frozen=True)
+class Measured:
+    """The lags of rows, and the CPU seconds that it took to bring them, per second."""
+
+    lags: list[float]
+    cores: float
+
+
 def main() -> int:
     options = _options()
     with (
@@ -49,92 +64,128 @@ def main() -> int:
             with server.connect() as connection:
                 for statement in TABLES:
                     connection.execute(statement.encode())
-        sink = {"type": "postgres", "url": target.postgres.url()}
-        config = source.init(SLOT, pipelines={"replica": {"sink": sink}})
         script = directory / "script.sql"
         script.write_text(SCRIPT)
-        lags, used = _measure(source, target, config, script, options)
+        native = begin_native(source, target, NATIVE)
+        with _subscribed(native):
+            limit = _measure(source, native, script, options, NATIVE_WARM_S, lambda: 0.0)
+        url = copy_of_target(target, SLOT)
+        sink = {"type": "postgres", "url": url}
+        config = source.init(SLOT, pipelines={"replica": {"sink": sink}})
+        with _pgtide(config) as run:
+            ours = _measure(
+                source, url, script, options, options.warm, lambda: _alive(run) and _cpu(run)
+            )
     figures = {
-        "p50_s": percentile(lags, 50),
-        "p99_s": percentile(lags, 99),
-        "cpu_cores": used / options.seconds,
-        "rows": float(len(lags)),
+        "p50_s": percentile(ours.lags, 50),
+        "p99_s": percentile(ours.lags, 99),
+        "cpu_cores": ours.cores,
+        "rows": float(len(ours.lags)),
+        "native_p50_s": percentile(limit.lags, 50),
+        "native_p99_s": percentile(limit.lags, 99),
+        "native_cpu_cores": limit.cores,
     }
-    return finish("replica_lag", figures, BARS, {"rows": len(lags)}, rate=options.rate)
+    runs = {"rows": len(ours.lags), "native_rows": len(limit.lags)}
+    return finish("replica_lag", figures, BARS, runs, rate=options.rate)
 
 
-def _measure(
-    source: Server, target: Server, config: Path, script: Path, options: argparse.Namespace
-) -> tuple[list[float], float]:
+@contextmanager
+def _subscribed(url: str) -> Iterator[None]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"ALTER SUBSCRIPTION {NATIVE} ENABLE".encode())
+        yield
+        connection.execute(f"DROP SUBSCRIPTION {NATIVE}".encode())
+
+
+@contextmanager
+def _pgtide(config: Path) -> Iterator[subprocess.Popen[Any]]:
     run = subprocess.Popen(
         [child.PGTIDE, "-c", config, "--log-level", "warning", "run"],
         env=child.environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
     )
-    seconds = options.warm + options.seconds
+    try:
+        yield run
+    finally:
+        run.send_signal(signal.SIGTERM)
+        run.wait()
+
+
+def _alive(run: subprocess.Popen[Any]) -> bool:
+    if run.poll() is not None:
+        raise SystemExit("pgtide run has ended")
+    return True
+
+
+def _cpu(run: subprocess.Popen[Any]) -> float:
+    """CPU seconds of the process and all of its children so far."""
+    return sum(process.cpu_s for process in descendants(run.pid))
+
+
+def _measure(
+    source: Server,
+    target: str,
+    script: Path,
+    options: argparse.Namespace,
+    warm: int,
+    used: Callable[[], float],
+) -> Measured:
+    """Write for a while and look at the target; ``used``: CPU seconds outside of both servers."""
+    seconds = warm + options.seconds
+    rates = ["-c", "4", "-j", "2", "-R", str(options.rate), "-T", str(seconds)]
     load = subprocess.Popen(
-        source.tool(
-            "pgbench",
-            "-n",
-            "-f",
-            str(script),
-            "-c",
-            "4",
-            "-j",
-            "2",
-            "-R",
-            str(options.rate),
-            "-T",
-            str(seconds),
-            "postgres",
-        ),
+        source.tool("pgbench", "-n", "-f", str(script), *rates, "postgres"),
         env=child.environment(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     try:
-        progress(f"{options.rate} transactions a second, {options.warm} s to warm up")
-        lags = _looks(target, time.time() + options.warm, time.time() + seconds, run)
-        used = _cpu(run) * options.seconds / seconds
+        progress(f"{options.rate} transactions a second, {warm} s to warm up")
+        first = time.time() + warm
+        with source.connect() as here, psycopg.connect(target, autocommit=True) as there:
+            _looks(there, 0.0, first)
+            sessions, outside = _sessions(here, there), used()
+            lags = _looks(there, first, first + options.seconds)
+            spent = used() - outside
+            for pid, before in sessions.items():
+                spent += sum(process.cpu_s - before for process in descendants(pid))
         progress(f"{len(lags)} rows")
+        if not lags:
+            raise SystemExit("no row has come to the target")
     finally:
         load.wait()
-        run.send_signal(signal.SIGTERM)
-        run.wait()
-    return lags, used
+    return Measured(lags, spent / options.seconds)
 
 
-def _looks(target: Server, first: float, last: float, run: subprocess.Popen[Any]) -> list[float]:
-    """The lag of every row that was made between two times."""
+def _sessions(*servers: psycopg.Connection[Any]) -> dict[int, float]:
+    """CPU seconds so far of sessions that bring changes from one server to the other, by pid."""
+    query = (
+        "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'pgtide%'"
+        " OR backend_type IN ('walsender', 'logical replication worker',"
+        " 'logical replication apply worker')"
+    )
+    pids = [pid for server in servers for (pid,) in server.execute(query).fetchall()]
+    return {pid: sum(process.cpu_s for process in descendants(pid)) for pid in pids}
+
+
+def _looks(connection: psycopg.Connection[Any], first: float, last: float) -> list[float]:
+    """The lag of every row that was made between two times; none of those that were there."""
     lags: list[float] = []
-    seen = 0
+    newest = connection.execute("SELECT coalesce(max(id), 0) FROM ticks").fetchone()
+    assert newest is not None
+    seen = newest[0]
     query = (
         "SELECT id, extract(epoch FROM at)::float8, extract(epoch FROM clock_timestamp())::float8"
         " FROM ticks WHERE id > %s ORDER BY id"
     )
-    with target.connect() as connection:
-        while (now := time.time()) < last and run.poll() is None:
-            for id_, made, looked in connection.execute(query, [seen]).fetchall():
-                seen = max(seen, id_)
-                if made >= first:
-                    lags.append(looked - made)
-            time.sleep(max(0.0, LOOK_S - (time.time() - now)))
-    if run.poll() is not None:
-        raise SystemExit("pgtide run has ended")
+    while (now := time.time()) < last:
+        for id_, made, looked in connection.execute(query, [seen]).fetchall():
+            seen = max(seen, id_)
+            if made >= first:
+                lags.append(looked - made)
+        time.sleep(max(0.0, LOOK_S - (time.time() - now)))
     return lags
-
-
-def _cpu(run: subprocess.Popen[Any]) -> float:
-    """CPU seconds of the process and all of its children so far."""
-    pids, found = [run.pid], 0.0
-    while pids:
-        pid = pids.pop()
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        found += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            pids += map(int, (task / "children").read_text().split())
-    return found
 
 
 def _options() -> argparse.Namespace:
