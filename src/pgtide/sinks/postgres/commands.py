@@ -21,8 +21,9 @@ from pgtide.sinks.added_columns import AddedColumns
 from pgtide.sinks.postgres.ddl import Place, Replay, plan_ddl
 from pgtide.sinks.postgres.ddl_kinds import DdlKinds
 from pgtide.sinks.postgres.ddl_names import CannotReplay, Names, Ruled
-from pgtide.sinks.postgres.ddl_payload import root_of
+from pgtide.sinks.postgres.ddl_payload import Payload, root_of
 from pgtide.sinks.postgres.ddl_run import run_ddl
+from pgtide.sinks.postgres.leaving import take_out
 from pgtide.sinks.postgres.tallies import note_left_out
 from pgtide.spark.cells import CellReader
 from pgtide.spark.layout import TableName
@@ -74,6 +75,20 @@ class Commands:
             self._leave_out(connection, mark, replay.skipped)
         elif replay is not None:
             run_ddl(connection, replay, self._place(at))
+
+    def leave(
+        self, connection: SqlConnection, at: Position, partition: TableName, root: TableName
+    ) -> None:
+        """See that a partition has no rows in its table behind the command that took it away."""
+        if take_out(connection, partition, root) or at in self.left_out:
+            return
+        mark = next(mark for mark in self.batch.census.marks if mark.at == at)
+        raise self._place(at).refusal(
+            Payload(mark.payload),
+            "takes rows away that the target cannot tell from others",
+            f"{'.'.join(root)} has no partitions there: delete those of {'.'.join(partition)} "
+            "by hand.",
+        )
 
     def _leave_out(self, connection: SqlConnection, mark: Mark, reason: str) -> None:
         """Say so; not of what tables that are parked will have when they are resumed."""
