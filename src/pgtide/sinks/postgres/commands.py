@@ -10,6 +10,7 @@ from functools import cached_property
 from pyspark.sql import functions as F
 
 from pgtide.config.patterns import TablePatterns
+from pgtide.config.rules import Rule
 from pgtide.config.sinks import PostgresSettings
 from pgtide.pipeline.batch import Batch
 from pgtide.pipeline.census import Mark
@@ -138,6 +139,8 @@ class Commands:
             target=lambda table: self.batch.rules(table).target,
             reshapes=self._reshapes,
             ruled=self._ruled,
+            hidden=self._hidden,
+            alike=lambda one, other: self._said(one) == self._said(other),
             routed=bool(self.batch.settings.routes),
             knows=lambda table: table in known,
         )
@@ -146,6 +149,15 @@ class Commands:
         rules = self.batch.rules(table)
         columns = any(s.rule.exclude or s.rule.include or s.rule.rename for s in rules.rules)
         return columns or bool(rules.route and rules.route.rename)
+
+    def _hidden(self, table: TableName) -> frozenset[str]:
+        transforms = (step.rule.transform for step in self.batch.rules(table).rules)
+        return frozenset(each.column for each in transforms if each is not None)
+
+    def _said(self, table: TableName) -> list[Rule]:
+        """The rules of a table, but for what they call it."""
+        steps = self.batch.rules(table).rules
+        return [step.rule.model_copy(update={"table": "*.*"}) for step in steps]
 
     def _ruled(self, table: TableName, at: Position, given: Sequence[str]) -> Ruled:
         """What rules make of new columns, in rows that are there; ``given``: with defaults."""
