@@ -182,7 +182,24 @@ CASES = [
     Case(
         "rolled_back_to_savepoint",
         "ALTER TABLE",
-        "savepoint s; alter table t add a int; rollback to s; alter table t add b int",
+        'savepoint s; alter table t add a int; rollback work to "s"; alter table t add b int',
+        "alter table t add b int",
+        1,
+        ("public.t",),
+    ),
+    Case(
+        "rolled_back_to_the_outer_of_two",
+        "ALTER TABLE",
+        "alter table t add a int; savepoint s; alter table t add b int; savepoint S;"
+        " alter table t add c int; release s; rollback to s; alter table t add d int",
+        "alter table t add d int",
+        2,
+        ("public.t",),
+    ),
+    Case(
+        "rolled_back_to_a_savepoint_of_another_string",
+        "ALTER TABLE",
+        "alter table t add a int; rollback to s; alter table t add b int",
         None,
         1,
         ("public.t",),

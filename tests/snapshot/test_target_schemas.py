@@ -70,9 +70,13 @@ def test_tables_that_are_not_selected(shop: Captured, target: Database) -> None:
         CREATE FUNCTION util.heard() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN END';
         CREATE EVENT TRIGGER loud ON ddl_command_end EXECUTE FUNCTION util.heard();
         COMMENT ON CONSTRAINT orders_customer_fkey ON shop.orders IS 'gone too';
+        ALTER TABLE shop.events ADD COLUMN phone text DEFAULT '555-1234';
+        ALTER TABLE shop.events ADD COLUMN area text DEFAULT '555';
         """
     )
-    copying = Copying(config_of(shop, target, tables=["shop.*", "!shop.customers"]))
+    rules = [{"table": "shop.events", "transform": {"column": "phone", "mask": {}}}]
+    selected = ["shop.*", "!shop.customers"]
+    copying = Copying(config_of(shop, target, tables=selected, rules=rules))
     notes = copying.run()
     finish(target)
     tables = target.execute(
@@ -91,6 +95,10 @@ def test_tables_that_are_not_selected(shop: Captured, target: Database) -> None:
     ]
     assert target.execute("SELECT to_regnamespace('\"Odd one\"')") == [(None,)]
     assert target.execute("SELECT 1 FROM pg_type WHERE typname = 'mood'") == [(1,)]
+    defaults = "SELECT DISTINCT pg_get_expr(adbin, adrelid) FROM pg_attrdef"
+    defaults += " WHERE adrelid IN (SELECT relid FROM pg_partition_tree('shop.events'))"
+    kept = target.execute(defaults)
+    assert kept == [("'555'::text",)], "not of a column that rules change"
 
 
 def test_a_parent_that_is_not_selected(shop: Captured, target: Database) -> None:
@@ -151,9 +159,10 @@ def test_roles_that_the_target_lacks(
 def test_rules_that_change_tables(shop: Captured, target: Database) -> None:
     for more in (
         {"rules": [{"table": "shop.orders", "exclude": ["total"]}]},
+        {"rules": [{"table": "shop.events", "exclude": ["at"]}]},
         {"routes": [{"table": "shop.orders", "to": "other.orders"}]},
     ):
-        with pytest.raises(ConfigError, match=r"does not keep shop\.orders as it is"):
+        with pytest.raises(ConfigError, match=r"does not keep shop\.(orders|events) as it is"):
             Copying(config_of(shop, target, **more)).run()
 
 

@@ -46,6 +46,7 @@ class Marks:
     rows_first: bool = False  # rows of the new table stand before this command in the WAL
     conditional: bool = False  # the statement says IF [NOT] EXISTS
     no_op: bool = False  # it does, and the server reported nothing made, changed or dropped
+    temporary: bool = False  # about a temporary table, of which the server reported nothing
     complete: bool = True  # False: the statement was not found, so there may be more reasons
 
     def payload(self) -> dict[str, Any]:
@@ -64,7 +65,14 @@ class Marks:
 def marks_of_statement(node: Any) -> Marks:
     """The marks that the statement's tree shows; ``node`` None: it could not be parsed."""
     conditional = any(getattr(node, name, False) for name in ("if_not_exists", "missing_ok"))
-    return replace(_marks_of_rows(node), conditional=conditional)
+    return replace(_marks_of_rows(node), conditional=conditional, temporary=_is_temporary(node))
+
+
+def _is_temporary(node: Any) -> bool:
+    into = node.into if isinstance(node, ast.CreateTableAsStmt) else None
+    relation = into.rel if into is not None else getattr(node, "relation", None)
+    schema = relation.schemaname or "" if isinstance(relation, ast.RangeVar) else ""
+    return schema.startswith("pg_temp")
 
 
 def _marks_of_rows(node: Any) -> Marks:
@@ -105,6 +113,7 @@ def marks_of_command(
         reasons=tuple(dict.fromkeys(reasons)),
         rows_first=tag in ROWS_FIRST and bool(objects),
         no_op=shown.conditional and not (objects or dropped or rewrites),
+        temporary=shown.temporary and not (objects or dropped or rewrites),
         complete=complete,
     )
 

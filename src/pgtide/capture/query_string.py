@@ -52,8 +52,13 @@ class Kind(Enum):
     OPAQUE = "opaque"  # begins like DDL, but this parser cannot read it
     COMMIT = "commit"
     ROLLBACK = "rollback"
+    SAVEPOINT = "savepoint"
+    RELEASE = "release"
     ROLLBACK_TO = "rollback to"  # a savepoint
     OTHER = "other"
+
+
+SAVEPOINT_WORDS = {"SAVEPOINT": Kind.SAVEPOINT, "RELEASE": Kind.RELEASE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,7 @@ class Piece:
     kind: Kind
     word: str  # its first keyword, in capitals
     node: Any = None  # the statement's tree, for Kind.DDL
+    savepoint: str = ""  # the one that it makes, releases or goes back to
 
 
 @lru_cache(maxsize=CACHED_STRINGS)
@@ -113,14 +119,23 @@ def _piece(query: str, tokens: Sequence[Token]) -> Piece:
         word == "PREPARE" and tokens[1:] and tokens[1].name == "TRANSACTION"
     ):
         return Piece(text, Kind.COMMIT, word)
+    if word in SAVEPOINT_WORDS or (word in ROLLBACK_WORDS and "TO" in names):
+        kind = SAVEPOINT_WORDS.get(word, Kind.ROLLBACK_TO)
+        return Piece(text, kind, word, savepoint=_name(query, tokens[-1]))
     if word in ROLLBACK_WORDS:
-        return Piece(text, Kind.ROLLBACK_TO if "TO" in names else Kind.ROLLBACK, word)
+        return Piece(text, Kind.ROLLBACK, word)
     if word not in DDL_WORDS and not (word in QUERY_WORDS and "INTO" in names):
         return Piece(text, Kind.OTHER, word)
     node = _parse(text) if _depth(tokens) <= MAX_DEPTH else None
     if node is None:
         return Piece(text, Kind.OPAQUE, word)
     return Piece(text, Kind.DDL, word, node)
+
+
+def _name(query: str, token: Token) -> str:
+    """The name that a token writes, as the server reads it."""
+    text = query[token.start : token.end + 1]
+    return text[1:-1].replace('""', '"') if text.startswith('"') else text.lower()
 
 
 def _parse(text: str) -> Any:

@@ -137,29 +137,58 @@ class _Place:
     high: float
 
 
+@dataclass
+class _Count:
+    """The statements so far, and how many of them the server may have counted."""
+
+    places: list[_Place] = field(default_factory=list)
+    low: float = 0.0
+    high: float = 0.0
+
+    def now(self) -> tuple[int, float, float]:
+        return len(self.places), self.low, self.high
+
+    def back_to(self, moment: tuple[int, float, float]) -> None:
+        """What ran since then was undone, its messages and the count alike."""
+        kept, self.low, self.high = moment
+        del self.places[kept:]
+
+    def add(self, piece: Piece, tag: str) -> None:
+        most = math.inf if tag in RUN_SCRIPTS else 1.0
+        targets = targets_of(piece.node)
+        self.places.append(_Place(piece, tag, targets, self.low + 1, self.high + most))
+        self.low += tag != "REINDEX"  # fires events from Postgres 17 on
+        self.high += most
+
+
 @lru_cache(maxsize=CACHED_STRINGS)
 def _places(reading: str) -> tuple[_Place, ...]:
     """The statements of a string that fire events, each with its possible ordinals."""
-    places: list[_Place] = []
-    low = high = 0.0
-    kept, low_kept, high_kept = 0, 0.0, 0.0  # as of the last end of a transaction
+    count = _Count()
+    begin = count.now()  # of the transaction
+    savepoints: list[tuple[str, tuple[int, float, float]]] = []
     for piece in pieces(reading) or ():
+        # The last of a name counts; without one it is older than the string.
+        same = [n for n, (name, _) in enumerate(savepoints) if name == piece.savepoint]
+        known = same[-1] if same else -1
         match piece.kind:
             case Kind.COMMIT:
-                kept, low_kept, high_kept = len(places), low, high
-            case Kind.ROLLBACK:  # takes back messages and count alike
-                del places[kept:]
-                low, high = low_kept, high_kept
-            case Kind.ROLLBACK_TO:  # the savepoint may be older than the string
-                low = low_kept
-        tag = tag_of(piece.node) if piece.kind is Kind.DDL else None
-        if tag is None:
-            continue
-        most = math.inf if tag in RUN_SCRIPTS else 1.0
-        places.append(_Place(piece, tag, targets_of(piece.node), low + 1, high + most))
-        low += tag != "REINDEX"  # fires events from Postgres 17 on
-        high += most
-    return tuple(places)
+                begin, savepoints = count.now(), []
+            case Kind.ROLLBACK:
+                count.back_to(begin)
+                savepoints = []
+            case Kind.SAVEPOINT:
+                savepoints.append((piece.savepoint, count.now()))
+            case Kind.RELEASE:
+                del savepoints[max(known, 0) :]
+            case Kind.ROLLBACK_TO if known >= 0:
+                count.back_to(savepoints[known][1])
+                del savepoints[known + 1 :]
+            case Kind.ROLLBACK_TO:
+                count.low, savepoints = begin[1], []
+            case Kind.DDL if tag := tag_of(piece.node):
+                count.add(piece, tag)
+    return tuple(count.places)
 
 
 Reported = list[tuple[set[str], str | None]]

@@ -112,6 +112,9 @@ class TableCatalog:
         return LoggedMessage("message", _message_payload(message))
 
     def _ddl(self, command: DdlCommand, lsn: Lsn, xid: int) -> LoggedMessage | None:
+        if command.marks.temporary:
+            # REFRESH MATERIALIZED VIEW CONCURRENTLY makes tables of its own, and hides their oids.
+            return None
         self._on_ddl(command, lsn, xid)
         if command.unknown:
             self.counters.unknown_ddl += 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import psycopg
 
@@ -22,6 +22,7 @@ from pgtide.position import Lsn, Position
 from pgtide.postgres.catalog import selects
 from pgtide.postgres.connection import SqlConnection, connect, translate
 from pgtide.postgres.pg_dump import dump_schema, find_pg_dump
+from pgtide.shape import Shape
 from pgtide.sinks.postgres.reaching import connect_target
 from pgtide.sinks.postgres.source_parts import read_parts
 from pgtide.sinks.postgres.target_schema import TargetSchema
@@ -89,7 +90,8 @@ class TargetSchemas:
                 )
                 for section in ("pre-data", "post-data")
             )
-            schema = TargetSchema.of(before, after, parts, version)
+            hidden = tuple(_hidden(self.config.pipelines[name], held.selection))
+            schema = replace(TargetSchema.of(before, after, parts, version), hidden=hidden)
             with self._connect(name) as target, _speaking_of(name):
                 schema.check(target)
                 found = schema.rehearse(target)
@@ -126,6 +128,21 @@ class TargetSchemas:
         return connect_target(self.config, name, application_name=APPLICATION)
 
 
+def _hidden(settings: Pipeline, selection: Selection) -> Iterator[tuple[tuple[str, str], str]]:
+    """Columns whose values rules change: their defaults stay at the source."""
+    for shape in _shapes(selection):
+        for rule in settings.rules:
+            fits = TablePatterns([rule.table]).matches(shape.schema, shape.table)
+            names = {column.name for column in shape.columns}
+            if fits and rule.transform is not None and rule.transform.column in names:
+                yield (shape.schema, shape.table), rule.transform.column
+
+
+def _shapes(selection: Selection) -> list[Shape]:
+    """All tables of a selection: rules name those that have partitions, which are not read."""
+    return [*(table.shape for table in selection.tables), *selection.layouts]
+
+
 @contextmanager
 def _speaking_of(pipeline: str) -> Iterator[None]:
     """What goes wrong here went wrong at a target."""
@@ -140,8 +157,7 @@ def _speaking_of(pipeline: str) -> Iterator[None]:
 
 def refuse_changed_layouts(name: str, settings: Pipeline, selection: Selection) -> None:
     """Refuse rules and routes that make tables of the target other than those of the source."""
-    for table in selection.tables:
-        shape = table.shape
+    for shape in _shapes(selection):
         if not selects(TablePatterns(settings.tables), shape):
             continue
         here = shape.schema, shape.table

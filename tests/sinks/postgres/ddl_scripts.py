@@ -40,6 +40,8 @@ SCRIPTS: dict[str, Script] = {
         "CREATE MATERIALIZED VIEW totals AS SELECT count(*) AS n FROM items",
         "INSERT INTO items VALUES (4, 'lamp', 1)",
         "REFRESH MATERIALIZED VIEW totals",
+        "CREATE UNIQUE INDEX ON totals (n)",
+        ["INSERT INTO items VALUES (5, 'oar', 1)", "REFRESH MATERIALIZED VIEW CONCURRENTLY totals"],
     ],
     "add column": [
         *ITEMS,
@@ -166,6 +168,8 @@ SCRIPTS: dict[str, Script] = {
         "DO $$ BEGIN CREATE TABLE in_do AS SELECT 1 AS a; DROP TABLE again; END $$",
         "CREATE TABLE one (a int); INSERT INTO one VALUES (1); ALTER TABLE one ADD b int DEFAULT 2;"
         " INSERT INTO one VALUES (2)",
+        "BEGIN; SAVEPOINT s; ALTER TABLE one ADD c int; INSERT INTO one VALUES (3, 3, 3);"
+        " ROLLBACK TO s; ALTER TABLE one ADD c text; INSERT INTO one VALUES (3, 3, 'c'); COMMIT",
         "DROP FUNCTION doubled(int)",
     ],
     "partitions": [

@@ -174,7 +174,7 @@ INSERT INTO cards VALUES (2);
     ((default,),) = replica.target.execute(
         "SELECT column_default FROM information_schema.columns WHERE column_name = 'number'"
     )
-    assert default == "'1234-5678'::text", "new rows of the target's own have the source's"
+    assert default is None, "it would be there for all to see"
     replica.captured.run("ALTER TABLE cards ADD tail text DEFAULT 'z';\n")
     with pytest.raises(TargetError, match="cannot be replayed") as caught:
         replica.follow({"rules": rules})

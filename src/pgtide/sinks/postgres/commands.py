@@ -10,6 +10,7 @@ from functools import cached_property
 from pyspark.sql import functions as F
 
 from pgtide.config.patterns import TablePatterns
+from pgtide.config.rules import Rule
 from pgtide.config.sinks import PostgresSettings
 from pgtide.pipeline.batch import Batch
 from pgtide.pipeline.census import Mark
@@ -21,8 +22,9 @@ from pgtide.sinks.added_columns import AddedColumns
 from pgtide.sinks.postgres.ddl import Place, Replay, plan_ddl
 from pgtide.sinks.postgres.ddl_kinds import DdlKinds
 from pgtide.sinks.postgres.ddl_names import CannotReplay, Names, Ruled
-from pgtide.sinks.postgres.ddl_payload import root_of
+from pgtide.sinks.postgres.ddl_payload import Payload, root_of
 from pgtide.sinks.postgres.ddl_run import run_ddl
+from pgtide.sinks.postgres.leaving import take_out
 from pgtide.sinks.postgres.tallies import note_left_out
 from pgtide.spark.cells import CellReader
 from pgtide.spark.layout import TableName
@@ -75,6 +77,20 @@ class Commands:
         elif replay is not None:
             run_ddl(connection, replay, self._place(at))
 
+    def leave(
+        self, connection: SqlConnection, at: Position, partition: TableName, root: TableName
+    ) -> None:
+        """See that a partition has no rows in its table behind the command that took it away."""
+        if take_out(connection, partition, root) or at in self.left_out:
+            return
+        mark = next(mark for mark in self.batch.census.marks if mark.at == at)
+        raise self._place(at).refusal(
+            Payload(mark.payload),
+            "takes rows away that the target cannot tell from others",
+            f"{'.'.join(root)} has no partitions there: delete those of {'.'.join(partition)} "
+            "by hand.",
+        )
+
     def _leave_out(self, connection: SqlConnection, mark: Mark, reason: str) -> None:
         """Say so; not of what tables that are parked will have when they are resumed."""
         if self._concerns(mark, self.batch.parked):
@@ -120,9 +136,12 @@ class Commands:
                 and ".".join(table) not in parked
                 and (only is None or ".".join(table) in only)
             ),
-            target=lambda table: self.batch.rules(table).target,
+            # A pattern may fit any word of a statement: only what has rows is sent elsewhere.
+            target=lambda table: self.batch.rules(table).target if table in known else table,
             reshapes=self._reshapes,
             ruled=self._ruled,
+            hidden=self._hidden,
+            alike=lambda one, other: self._said(one) == self._said(other),
             routed=bool(self.batch.settings.routes),
             knows=lambda table: table in known,
         )
@@ -131,6 +150,15 @@ class Commands:
         rules = self.batch.rules(table)
         columns = any(s.rule.exclude or s.rule.include or s.rule.rename for s in rules.rules)
         return columns or bool(rules.route and rules.route.rename)
+
+    def _hidden(self, table: TableName) -> frozenset[str]:
+        transforms = (step.rule.transform for step in self.batch.rules(table).rules)
+        return frozenset(each.column for each in transforms if each is not None)
+
+    def _said(self, table: TableName) -> list[Rule]:
+        """The rules of a table, but for what they call it."""
+        steps = self.batch.rules(table).rules
+        return [step.rule.model_copy(update={"table": "*.*"}) for step in steps]
 
     def _ruled(self, table: TableName, at: Position, given: Sequence[str]) -> Ruled:
         """What rules make of new columns, in rows that are there; ``given``: with defaults."""

@@ -24,6 +24,7 @@ from pglast import ast
 
 from pgtide.errors import TargetError
 from pgtide.position import Position
+from pgtide.sinks.postgres.ddl_hiding import defaults_behind, hide_defaults, refuse_unhidden
 from pgtide.sinks.postgres.ddl_kinds import NEVER, DdlKinds, kind_of
 from pgtide.sinks.postgres.ddl_names import (
     CannotReplay,
@@ -165,8 +166,10 @@ def _stated(
     payload: Payload, text: str, node: Any, kinds: DdlKinds, names: Names, at: Position
 ) -> Replay:
     _refuse_reshaped(payload, node, names)
+    refuse_unhidden(payload, node, names)
     rows = old_rows(payload, node, names, at)
     changed = rows.changed
+    changed |= hide_defaults(payload, node, names)
     changed |= keep_selected(payload, node, names)
     if not kinds.selects("owner"):
         changed |= without_roles(node, payload.made_schema())
@@ -182,8 +185,7 @@ def _stated(
     steps = [Step(statement) for statement in routed(text, parse(text), payload, names)]
     steps += [
         Step(f"ALTER TABLE {quoted(*table)} ALTER {quoted(column)} {_default_is(default)}", True)
-        for table in there[:1]
-        for column, default in rows.defaults
+        for table, column, default in defaults_behind(rows.defaults, payload, node, names)
     ]
     return Replay(
         payload,

@@ -65,12 +65,16 @@ class Names:
     selects: Callable[[TableName], bool] = lambda _: True
     """Whether the pipeline has the table: it is captured, and matches the pipeline's patterns."""
     target: Callable[[TableName], TableName] = lambda table: table
-    """The name at the target."""
+    """The name at the target; of anything that is no table of the log, the same."""
     reshapes: Callable[[TableName], bool] = lambda _: False
     """Whether rules leave out, rename or retype columns of the table."""
     ruled: Callable[[TableName, Position, Sequence[str]], Ruled] = lambda *_: Ruled()
     """What rules make of new columns, in rows that were there before a command added them; which of
     these got defaults is said. CannotReplay if only the rows can tell what becomes of a default."""
+    hidden: Callable[[TableName], frozenset[str]] = lambda _: frozenset()
+    """Columns of the table whose values rules change."""
+    alike: Callable[[TableName, TableName], bool] = lambda *_: True
+    """Whether rules say the same of a table under either name."""
     routed: bool = False
     """Whether ``target`` ever gives another name."""
     knows: Callable[[TableName], bool] = lambda _: True
@@ -92,7 +96,7 @@ def is_left_out(payload: Payload, kind: str, node: Any, names: Names) -> bool:
     """Whether a statement is only about tables that the pipeline does not select."""
     selected = {names.selects(root_of(item)) for item in relations_of(payload, kind)}
     if _names_relation(node):
-        selected |= {names.selects(before) for before in _before(payload, node)}
+        selected |= {names.selects(old) for old in before(payload, node)}
         if len(selected) > 1:
             raise CannotReplay("the pipeline selects the table under only one of its two names")
     return bool(selected) and not any(selected)
@@ -224,8 +228,10 @@ def _names_relation(node: Any) -> bool:
     return is_a(node, ast.AlterObjectSchemaStmt) and node.objectType.name == "OBJECT_TABLE"
 
 
-def _before(payload: Payload, node: Any) -> list[TableName]:
-    """What a renamed or moved table may have been called."""
+def before(payload: Payload, node: Any) -> list[TableName]:
+    """What a renamed or moved table may have been called; of another statement nothing."""
+    if not _names_relation(node):
+        return []
     name = node.relation.relname
     if node.relation.schemaname:
         return [(node.relation.schemaname, name)]
@@ -236,7 +242,7 @@ def _before(payload: Payload, node: Any) -> list[TableName]:
 
 def _moved(text: str, node: Any, payload: Payload, names: Names) -> tuple[str, ...]:
     """RENAME TO and SET SCHEMA: from one name at the target to another."""
-    old = _before(payload, node)
+    old = before(payload, node)
     (new,) = {name_of(item) for item in payload.listed()}
     if not any(names.moves(table) for table in (*old, new)):
         return (text,)

@@ -59,10 +59,11 @@ def apply(state: DataFrame, layout: Layout, rules: TableRules, traits: Traits) -
         hinges = F.when(keep.isNull(), F.lit("patch")).otherwise(op)
         fate = F.when(gone, op).when(~keep, F.lit("delete")).otherwise(hinges)
         known = F.lit("r")
+    kept_out = fate == "delete"  # of which the target gets the key alone
     values = [
-        F.when(gone, before.text if cell.key or not layout.key_names else nothing).otherwise(
-            cell.text
-        )
+        F.when(gone, before.text if cell.key or not layout.key_names else nothing)
+        .when(kept_out, cell.text if cell.key else nothing)
+        .otherwise(cell.text)
         for cell, before in zip(cells, old, strict=True)
     ]
     nowhere = F.array(*[F.lit(None).cast("string") for _ in layout.key_names])

@@ -15,10 +15,10 @@ from pyspark.sql import DataFrame
 
 from pgtide.errors import LogGap, TargetError
 from pgtide.log.snapshot import Snapshot
+from pgtide.pipeline.batch import Batch
 from pgtide.pipeline.reading import LogFrames
 from pgtide.pipeline.steps import Swept
 from pgtide.postgres.connection import SqlConnection
-from pgtide.rules import TableRules
 from pgtide.shape import Shape
 from pgtide.sinks.postgres.keyed_state import STATE, TextLayout, copy_text
 from pgtide.sinks.postgres.stages import Stage
@@ -123,10 +123,9 @@ def _literal(value: str | list[str]) -> str:
     return sql.Literal(value).as_string(None)
 
 
-def staged_sweeps(
-    step: Swept, first: int, pipeline: str, rules: TableRules, shapes: Mapping[int, Shape]
-) -> list[StagedSweep]:
+def staged_sweeps(step: Swept, first: int, pipeline: str, batch: Batch) -> list[StagedSweep]:
     """The sweeps of a step, numbered from ``first`` on."""
+    rules, shapes = batch.rules(step.table), batch.shapes
     names = rules.names(column.name for column in step.layout.columns)
     oid = step.layout.shape.oid
     found = []
@@ -137,6 +136,6 @@ def staged_sweeps(
         else:
             mine = [s for s in shapes.values() if s.oid == sweep.partition]
             newest = max(mine, key=lambda shape: shape.id)
-            table = (newest.schema, newest.table)
+            table = batch.rules((newest.schema, newest.table)).target
         found.append(StagedSweep(step, sweep, number, pipeline, table, names, tuple(mine)))
     return found

@@ -25,6 +25,7 @@ from pgtide.sinks.postgres.after_rows import (
     statement_failed,
     store_after_rows,
 )
+from pgtide.sinks.postgres.ddl_payload import TableName, quoted
 from pgtide.sinks.postgres.dump_choice import Choice
 from pgtide.sinks.postgres.dump_text import Entry, entries
 from pgtide.sinks.postgres.source_parts import SourceParts
@@ -43,6 +44,7 @@ class TargetSchema:
     extensions: frozenset[str]  # without which nothing can be made
     notes: tuple[str, ...]  # what is left out, and why
     source_version: int  # server_version_num
+    hidden: tuple[tuple[TableName, str], ...] = ()  # columns whose values rules change
 
     @classmethod
     def of(cls, before: str, after: str, parts: SourceParts, version: int) -> TargetSchema:
@@ -102,6 +104,8 @@ class TargetSchema:
                 notes.append(f"extension {entry.name}, which the target does not have")
             else:
                 self._run(connection, entry, entry.statement)
+        for table, column in self.hidden:
+            _drop_default(connection, table, column)
         return notes
 
     def rehearse(self, connection: SqlConnection) -> list[str]:
@@ -162,6 +166,19 @@ class TargetSchema:
 
 def _names(connection: SqlConnection, query: str) -> set[str]:
     return {name for (name,) in connection.execute(query.encode())}
+
+
+def _drop_default(connection: SqlConnection, table: TableName, column: str) -> None:
+    """A default is a value too. What has none, or is computed from other columns, is left alone."""
+    found = connection.execute(
+        "SELECT FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_attrdef d"
+        " ON (d.adrelid, d.adnum) = (a.attrelid, a.attnum)"
+        " WHERE a.attrelid = pg_catalog.to_regclass(%s) AND a.attname = %s AND a.attgenerated = ''",
+        [quoted(*table), column],
+    ).fetchall()
+    if found:
+        names = sql.Identifier(*table), sql.Identifier(column)
+        connection.execute(sql.SQL("ALTER TABLE {} ALTER {} DROP DEFAULT").format(*names))
 
 
 def _policy_roles(found: Iterable[Entry]) -> set[str]:

@@ -37,7 +37,7 @@ from pgtide.sinks.postgres.target_tables import (
     read_tables,
     settle,
 )
-from pgtide.sinks.postgres.units import Command, RowsOf, SweepOf, Truncate, Unit
+from pgtide.sinks.postgres.units import Command, Left, RowsOf, SweepOf, Truncate, Unit
 from pgtide.spark.layout import Layout, TableName
 from pgtide.spark.log_slices import slices_of
 
@@ -120,6 +120,8 @@ class TargetTransaction:
                     case SweepOf():
                         for sweep in self._sweeps[action.step]:
                             sweep.run(self._connection, chosen)
+                    case Left(at, partition, root):
+                        self._unit.commands.leave(self._connection, at, partition, root)
             self._add(added, *staged.result())
             self._end()
 
@@ -192,8 +194,7 @@ class TargetTransaction:
         number = 1
         for action in self._unit.actions:
             if isinstance(action, SweepOf):
-                rules = self._batch.rules(action.step.table)
-                sweeps = staged_sweeps(action.step, number, self._scope, rules, self._batch.shapes)
+                sweeps = staged_sweeps(action.step, number, self._scope, self._batch)
                 found[action.step] = sweeps
                 number += len(sweeps)
         return found

@@ -16,7 +16,7 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
 from pgtide.pipeline.batch import Batch
-from pgtide.pipeline.census import take_census
+from pgtide.pipeline.census import Mark, take_census
 from pgtide.pipeline.steps import Rows, Swept, TableWork
 from pgtide.position import Lsn, Position
 from pgtide.shape import Shape
@@ -55,9 +55,18 @@ class SweepOf:
     step: Swept
 
 
+@dataclass(frozen=True)
+class Left:
+    """A partition has left its table: unless the command before it took it along, its rows go."""
+
+    command: Position
+    partition: TableName
+    root: TableName
+
+
 LEFT = ("detach partition", "drop partition")  # what a sweep says that follows such a command
 
-Action: TypeAlias = RowsOf | Truncate | Command | SweepOf
+Action: TypeAlias = RowsOf | Truncate | Command | SweepOf | Left
 
 
 @dataclass(frozen=True)
@@ -139,21 +148,27 @@ def unit_of(batch: Batch, commands: Commands) -> Unit:
 
 
 def _sweeps(batch: Batch) -> Iterable[tuple[Position, Action]]:
-    """What refreshes have not found any more.
-
-    Not the rows of a partition that has left its table: the replayed command has taken them along.
-    """
+    """What refreshes have not found any more, and partitions that are no longer of their table."""
     left = {
-        mark.at
+        mark.at: mark
         for mark in batch.census.marks
         if mark.op == "sweep" and mark.payload.get("refresh") in LEFT
     }
-    for work in batch.work:
-        for step in work.steps:
-            if isinstance(step, Swept):
-                for sweep in step.sweeps:
-                    if sweep.at not in left:
-                        yield sweep.at, SweepOf(replace(step, at=sweep.at, sweeps=(sweep,)))
+    steps = (step for work in batch.work for step in work.steps)
+    for step in (step for step in steps if isinstance(step, Swept)):
+        for sweep in step.sweeps:
+            if sweep.at in left:
+                yield sweep.at, _left(batch, left[sweep.at])
+            else:
+                yield sweep.at, SweepOf(replace(step, at=sweep.at, sweeps=(sweep,)))
+
+
+def _left(batch: Batch, sweep: Mark) -> Left:
+    assert sweep.shape is not None
+    partition = batch.shapes[sweep.shape]
+    commands = (mark.at for mark in batch.census.marks if mark.op == "ddl" and mark.at < sweep.at)
+    root = batch.rules(partition.home_name).target
+    return Left(max(commands, default=sweep.at), _target(batch, partition), root)
 
 
 def _layout_changes(works: Iterable[TableWork]) -> set[Position]:
@@ -186,9 +201,7 @@ def _truncates(batch: Batch, selected: frozenset[TableName]) -> list[tuple[Posit
 
 
 def _target(batch: Batch, shape: Shape) -> TableName:
-    """What a truncated table is called in the target; partitions have names of their own."""
-    if shape.root_oid:
-        return shape.schema, shape.table
+    """What a table is called in the target; partitions have names of their own."""
     return batch.rules((shape.schema, shape.table)).target
 
 

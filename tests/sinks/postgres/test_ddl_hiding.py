@@ -1,0 +1,138 @@
+"""What rules hide is not brought to the target by DDL: in its catalog, or under another name."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from pgtide.errors import TargetError
+from pgtide.postgres.embedded import BUNDLED, bundled_bin_dir
+from pgtide.sinks.postgres.ddl_names import Names
+from pgtide.sinks.postgres.ddl_payload import TableName
+from tests.fixtures.capture import Captured
+from tests.fixtures.databases import Database, Server
+from tests.sinks.postgres import ddl_replica
+from tests.sinks.postgres.ddl_replica import run_script, second_database
+from tests.sinks.postgres.ddl_scripts import Script
+from tests.sinks.postgres.replicas import Replica
+
+SECRET = "1234-5678-9012"
+
+
+def hidden(table: TableName) -> frozenset[str]:
+    return frozenset({"number", "serial"} if table[1] in ("cards", "copy") else ())
+
+
+def alike(one: TableName, other: TableName) -> bool:
+    return hidden(one) == hidden(other)
+
+
+NAMES = Names(hidden=hidden, alike=alike)
+
+
+@pytest.fixture
+def second(server: Server) -> Iterator[Database]:
+    with second_database(server) as database:
+        yield database
+
+
+def everything_in(database: Database) -> str:
+    """The catalog and all rows, pgtide's own included."""
+    program = str(bundled_bin_dir(max(BUNDLED)) / "pg_dump")
+    return subprocess.run(
+        [program, database.url], check=True, capture_output=True, text=True
+    ).stdout
+
+
+DEFAULTS: Script = [
+    f"CREATE TABLE cards (id int PRIMARY KEY, number text NOT NULL DEFAULT '{SECRET}',"
+    " serial serial, n int DEFAULT 3)",
+    "ALTER TABLE cards ALTER number SET DEFAULT '1', ALTER n SET DEFAULT 4",
+    f"ALTER TABLE cards ALTER number SET DEFAULT '{SECRET}'",
+    "CREATE TABLE plain (id int PRIMARY KEY, number text DEFAULT 'x')",
+    "CREATE TABLE copy (LIKE plain INCLUDING ALL)",
+    "CREATE SCHEMA app CREATE TABLE cards (id int PRIMARY KEY, number date DEFAULT 'today')",
+    "CREATE TABLE parted (id int PRIMARY KEY, number text) PARTITION BY RANGE (id)",
+    "ALTER TABLE parted ALTER number SET DEFAULT 'y'",
+]
+
+
+def test_hidden_columns_have_no_default(captured: Captured, second: Database) -> None:
+    run_script(captured.database, DEFAULTS)
+    captured.capture()
+    ddl_replica.Replica(second, names=NAMES).apply(captured.events())
+    found = second.execute(
+        "SELECT table_name, column_name FROM information_schema.columns"
+        " WHERE table_schema IN ('public', 'app') AND column_default IS NOT NULL ORDER BY 1, 2"
+    )
+    assert found == [("cards", "n"), ("parted", "number"), ("plain", "number")]
+    assert SECRET not in everything_in(second)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE cards RENAME TO others",
+        "ALTER TABLE others RENAME TO cards",
+        "ALTER TABLE cards RENAME number TO digits",
+    ],
+)
+def test_names_that_rules_do_not_know(captured: Captured, second: Database, statement: str) -> None:
+    table = statement.split()[2]
+    captured.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, number text)")
+    captured.execute(statement)
+    captured.capture()
+    with pytest.raises(TargetError, match="cannot be replayed") as caught:
+        ddl_replica.Replica(second, names=NAMES).apply(captured.events())
+    assert "let the pipeline's rules fit both names" in caught.value.detail
+
+
+def test_names_that_rules_know(captured: Captured, second: Database) -> None:
+    script: Script = [
+        "CREATE TABLE cards (id int PRIMARY KEY, number text)",
+        "ALTER TABLE cards RENAME id TO key",
+        "ALTER TABLE cards RENAME TO copy",
+        "CREATE SCHEMA app",
+        "ALTER TABLE copy SET SCHEMA app",
+        "ALTER SCHEMA app RENAME TO shop",
+    ]
+    run_script(captured.database, script)
+    captured.capture()
+    ddl_replica.Replica(second, names=NAMES).apply(captured.events())
+    assert second.execute("SELECT count(*) FROM shop.copy") == [(0,)]
+
+
+def test_a_masked_replica(replica: Replica) -> None:
+    """Values that are masked, and rows that are filtered, are nowhere: stages and catalog too."""
+    rules = [
+        {"table": "*.cards*", "optional": True, "transform": {"column": "number", "mask": {}}},
+        {"table": "*.cards*", "filter": {"column": "owner", "operator": "ne", "value": "zoe"}},
+    ]
+    pipeline = {"rules": rules}
+    replica.captured.run(
+        f"""CREATE TABLE cards (id int PRIMARY KEY, owner text, number text DEFAULT '{SECRET}');
+INSERT INTO cards VALUES (1, 'ann'), (2, 'zoe');
+UPDATE cards SET owner = 'zoe', number = '{SECRET}' WHERE id = 1;
+INSERT INTO cards VALUES (3, 'bob');
+ALTER TABLE cards RENAME TO cards_of_old;
+ALTER TABLE cards_of_old ALTER number TYPE varchar USING number || 'x';
+CREATE TABLE cards (id int PRIMARY KEY, owner text) PARTITION BY RANGE (id);
+CREATE TABLE c1 PARTITION OF cards FOR VALUES FROM (0) TO (10);
+INSERT INTO cards VALUES (1, 'ann');
+ALTER TABLE cards ADD COLUMN number text DEFAULT '{SECRET}';
+INSERT INTO cards VALUES (2, 'bob', '{SECRET}');
+"""
+    )
+    ddl_replica.capture_all(replica.captured)
+    replica.apply(pipeline)
+    masked = "1************2"
+    assert replica.rows("cards", "*") == [(1, "ann", masked), (2, "bob", masked)]
+    assert replica.rows("cards_of_old", "*") == [(3, "bob", "1*************x")]
+    assert SECRET not in everything_in(replica.target)
+    replica.captured.run("ALTER TABLE cards DETACH PARTITION c1;\n")
+    with pytest.raises(TargetError, match="cannot be replayed") as caught:
+        replica.follow(pipeline)
+    assert "Rules treat public.cards and public.c1 differently" in caught.value.detail
+    assert SECRET not in everything_in(replica.target)
