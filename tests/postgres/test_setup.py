@@ -20,6 +20,7 @@ from pgtide.postgres.settings import read_slot_settings
 from pgtide.postgres.setup import init
 from pgtide.postgres.slot import capture_lock_key, read_slot
 from pgtide.postgres.teardown import destroy
+from pgtide.sinks.postgres.bookkeeping import prepare
 from tests.fixtures.databases import Database
 from tests.fixtures.postgres import MakeServer
 from tests.postgres.source import PreparedSource, catalog, make_config, script_of, tables
@@ -81,6 +82,20 @@ def test_destroy_leaves_nothing(admin: Database) -> None:
     assert f"replication slot {admin.name}" in result.removed
     again = destroy(make_config(admin))
     assert again.removed == []
+
+
+def test_destroy_of_a_source_that_is_a_target_too(admin: Database) -> None:
+    """It keeps what other pipelines need; also once a cutover has made it read-only."""
+    with connect(admin.url) as connection:
+        prepare(connection)
+    before = {**catalog(admin), "pg_namespace": []}  # init closes the schema to others
+    init(make_config(admin))
+    admin.execute(f"ALTER DATABASE {admin.name} SET default_transaction_read_only = on")
+    result = destroy(make_config(admin))
+    assert {**catalog(admin), "pg_namespace": []} == before
+    assert admin.execute("SELECT count(*) FROM pgtide.progress") == [(0,)]
+    assert any("stays, for pipelines that write" in text for text in result.removed)
+    assert destroy(make_config(admin)).removed == []
 
 
 def test_destroy_says_what_stays(admin: Database) -> None:

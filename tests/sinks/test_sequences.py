@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from pgtide.config import TablePatterns
 from pgtide.errors import TargetError
 from pgtide.postgres.connection import connect
-from pgtide.sinks.postgres.sequences import Copied, copy_sequences
+from pgtide.sinks.postgres.sequences import Copied, copy_sequences, sequences_of
 from tests.fixtures.databases import Database, Server
 
 SCHEMA = """
@@ -31,7 +32,9 @@ def target(server: Server) -> Iterator[Database]:
 
 def copy(source: Database, target: Database) -> Copied:
     with connect(source.url) as one, connect(target.url) as other:
-        return copy_sequences(one, other, {"shop", "Odd one"})
+        return copy_sequences(
+            one, other, sequences_of(one, [TablePatterns(["shop.*", '"Odd one".*'])])
+        )
 
 
 def test_all_kinds(database: Database, target: Database) -> None:
@@ -65,6 +68,33 @@ def test_all_kinds(database: Database, target: Database) -> None:
     ]
 
 
+def test_those_of_the_selected_tables(database: Database) -> None:
+    """Wherever they are; not those of tables that the target never gets."""
+    database.execute(
+        """
+        CREATE SCHEMA numbers; CREATE SCHEMA elsewhere; CREATE SCHEMA shop;
+        CREATE SEQUENCE numbers.drawn; CREATE SEQUENCE numbers.lonely; CREATE SEQUENCE shop.free;
+        CREATE TABLE shop.orders (id serial, no bigint DEFAULT nextval('numbers.drawn'));
+        CREATE TABLE shop.audit_log (id serial, other bigint GENERATED ALWAYS AS IDENTITY);
+        CREATE UNLOGGED TABLE shop.cache (id serial);
+        CREATE TABLE elsewhere.t (id serial, no int DEFAULT nextval('shop.audit_log_id_seq'));
+        """
+    )
+    orders = {("shop", "orders_id_seq"), ("numbers", "drawn")}
+    audit = {("shop", "audit_log_id_seq"), ("shop", "audit_log_other_seq")}
+    free, cache = ("shop", "free"), ("shop", "cache_id_seq")
+    with connect(database.url) as conn:
+
+        def chosen(*patterns: str) -> set[tuple[str, str]]:
+            return sequences_of(conn, [TablePatterns(["*.*"]), TablePatterns(patterns)])
+
+        assert chosen("shop.*", "!shop.audit_*") == {*orders, free, cache}
+        assert chosen("shop.orders") == {*orders, free}
+        everywhere = {*orders, free, cache, ("numbers", "lonely"), ("elsewhere", "t_id_seq")}
+        assert chosen("*.*", "!shop.audit_*") == {*everywhere, ("shop", "audit_log_id_seq")}
+        assert chosen("*.*") == everywhere | audit
+
+
 def test_a_target_that_is_ahead_stays_there(database: Database, target: Database) -> None:
     for each in (database, target):
         each.execute(SCHEMA)
@@ -82,7 +112,7 @@ def test_rights(database: Database, target: Database) -> None:
     database.execute("SELECT setval('shop.fresh', 40)")
     reader = database.create_role("LOGIN")
     with connect(reader) as one, connect(target.url) as other:
-        copied = copy_sequences(one, other, {"shop"})
+        copied = copy_sequences(one, other)
     assert "shop.fresh" in copied.unreadable
     writer = target.create_role("LOGIN")
     role = target.roles[-1]
@@ -93,5 +123,5 @@ def test_rights(database: Database, target: Database) -> None:
         connect(writer) as other,
         pytest.raises(TargetError, match="may not set sequences"),
     ):
-        copy_sequences(one, other, {"shop"})
+        copy_sequences(one, other)
     target.execute(f"DROP OWNED BY {role}")

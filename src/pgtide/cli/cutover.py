@@ -103,18 +103,18 @@ def _cut_over(
 
 def _sequences(invocation: Invocation, config: Config, name: str) -> int:
     from pgtide.config import TablePatterns
-    from pgtide.cutover.cutting_over import pipeline_schemas, sequence_check
+    from pgtide.cutover.cutting_over import sequence_check
     from pgtide.cutover.read_only import NAME
     from pgtide.postgres.connection import connect
     from pgtide.sinks.postgres.reaching import connect_target
-    from pgtide.sinks.postgres.sequences import copy_sequences
+    from pgtide.sinks.postgres.sequences import copy_sequences, sequences_of
 
     patterns = [TablePatterns(p) for p in (config.source.tables, config.pipelines[name].tables)]
     with (
         connect(config.source.url.reveal(), application_name=NAME) as source,
         connect_target(config, name, application_name=NAME) as target,
     ):
-        copied = copy_sequences(source, target, pipeline_schemas(source, patterns))
+        copied = copy_sequences(source, target, sequences_of(source, patterns))
     if invocation.json:
         print(json.dumps({"pipeline": name, **vars(copied)}, ensure_ascii=False))
     else:

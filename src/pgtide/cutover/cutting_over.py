@@ -28,7 +28,7 @@ from pgtide.postgres.connection import SqlConnection, connect, translate
 from pgtide.postgres.verdict import Check, fail, ok, warn
 from pgtide.sinks.postgres.bookkeeping import read_progress
 from pgtide.sinks.postgres.reaching import connect_target
-from pgtide.sinks.postgres.sequences import Copied, copy_sequences
+from pgtide.sinks.postgres.sequences import Copied, copy_sequences, sequences_of
 from pgtide.sinks.postgres.target_tables import enable_triggers
 from pgtide.verify.moment import nudge
 from pgtide.verify.readiness import Readiness
@@ -211,8 +211,8 @@ class Cutover:
         return ok("parked", "no table is parked")
 
     def _copy_sequences(self) -> Check:
-        schemas = pipeline_schemas(self._source, self._patterns)
-        copied = copy_sequences(self._source, self._target, schemas)
+        wanted = sequences_of(self._source, self._patterns)
+        copied = copy_sequences(self._source, self._target, wanted)
         self.outcome.sequences = copied
         return sequence_check(copied)
 
@@ -280,13 +280,9 @@ class Cutover:
                 raise TargetUnavailable("the cutover was stopped")
 
 
-def pipeline_schemas(source: SqlConnection, patterns: list[TablePatterns]) -> set[str]:
-    """The schemas that have tables which the patterns select."""
-    rows = source.execute(
-        "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n"
-        " ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p')"
-    )
-    return {schema for schema, table in rows if all(p.matches(schema, table) for p in patterns)}
+    def _pause(self) -> None:
+        if self._settings.stop.wait(POLL_S):
+            raise TargetUnavailable("the cutover was stopped")
 
 
 def sequence_check(copied: Copied) -> Check:

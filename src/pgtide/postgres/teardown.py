@@ -39,6 +39,8 @@ def destroy(config: Config, *, force: bool = False) -> DestroyResult:
     slot = config.source.slot
     with connect(config.source.admin.reveal(), application_name="pgtide destroy") as conn:
         try:
+            # Of a source that cutover has left read-only this is what comes next.
+            conn.execute("SET default_transaction_read_only = off")
             if not force:
                 refuse_while_captured(conn, slot)
             done = _remove_slot(conn, slot, force=force)
@@ -110,8 +112,28 @@ def _remove_schema(conn: SqlConnection, slot: str) -> list[str]:
         return []
     for trigger in TRIGGERS:
         conn.execute(sql.SQL("DROP EVENT TRIGGER IF EXISTS {}").format(sql.Identifier(trigger)))
+    row = conn.execute("SELECT to_regclass('pgtide.progress') IS NOT NULL").fetchone()
+    if row is not None and row[0]:
+        stays = "the rest of it stays, for pipelines that write to this database"
+        made = f"what init made in schema pgtide; {stays}"
+        return ["DDL event triggers", made] if _remove_own_objects(conn) else []
     conn.execute("DROP SCHEMA pgtide CASCADE")
     return ["DDL event triggers", "schema pgtide"]
+
+
+def _remove_own_objects(conn: SqlConnection) -> bool:
+    """Of a database that is a target too: how far that is must not be forgotten.
+
+    Whether there was anything.
+    """
+    functions = conn.execute(
+        "SELECT oid::regprocedure::text FROM pg_proc WHERE pronamespace = 'pgtide'::regnamespace"
+    ).fetchall()
+    for (name,) in functions:
+        conn.execute(f"DROP FUNCTION {name} CASCADE".encode())
+    row = conn.execute("SELECT to_regclass('pgtide.settings') IS NOT NULL").fetchone()
+    conn.execute("DROP TABLE IF EXISTS pgtide.secret, pgtide.settings")
+    return bool(functions) or bool(row and row[0])
 
 
 def _left_behind(conn: SqlConnection, config: Config) -> list[str]:

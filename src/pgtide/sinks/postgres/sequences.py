@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 import psycopg
 from psycopg import sql
 
-from pgtide.config.patterns import is_system_schema
+from pgtide.config.patterns import TablePatterns, is_system_schema
 from pgtide.errors import TargetError
+from pgtide.postgres.catalog import read_layouts, selects
 from pgtide.postgres.connection import SqlConnection, no_timeouts, translate
 
 AT_ONCE = 200  # sequences in one query
@@ -25,6 +26,27 @@ FROM pg_sequence s JOIN pg_class c ON c.oid = s.seqrelid
 JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relpersistence <> 't' ORDER BY 1, 2
 """
+
+# The table whose column a sequence belongs to, and those whose defaults take numbers from it.
+_USES = """
+SELECT n.nspname, c.relname,
+       (SELECT d.refobjid::bigint FROM pg_depend d
+        WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid
+          AND d.refclassid = 'pg_class'::regclass AND d.refobjsubid > 0
+          AND d.deptype IN ('a', 'i') LIMIT 1),
+       ARRAY (SELECT f.adrelid::bigint FROM pg_depend d JOIN pg_attrdef f ON f.oid = d.objid
+              WHERE d.classid = 'pg_attrdef'::regclass
+                AND d.refclassid = 'pg_class'::regclass AND d.refobjid = c.oid)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind = 'S' AND c.relpersistence <> 't'
+"""
+_TABLES = """
+SELECT c.oid::bigint, n.nspname, c.relname
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p')
+"""
+
+Place = tuple[str, str]
+"""Schema and name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +61,7 @@ class SequenceValue:
     cycles: bool
 
     @property
-    def place(self) -> tuple[str, str]:
+    def place(self) -> Place:
         return self.schema, self.name
 
     def is_ahead_of(self, other: SequenceValue) -> bool:
@@ -70,10 +92,39 @@ class Copied:
         return not self.missing and not self.unreadable
 
 
+def sequences_of(conn: SqlConnection, patterns: Sequence[TablePatterns]) -> set[Place]:
+    """The sequences that belong with the tables which all patterns select.
+
+    Those of their columns and defaults, wherever they are. Of those that belong to no table, what
+    is in the schemas of the tables, and what the patterns mean by its name. Not those of other
+    tables.
+    """
+    layouts = read_layouts(conn)
+    tables = {
+        oid: schema
+        for oid, schema, table in conn.execute(_TABLES)
+        if all(
+            each.matches(schema, table) or (oid in layouts and selects(each, layouts[oid]))
+            for each in patterns
+        )
+    }
+    schemas = set(tables.values())
+    return {
+        (schema, name)
+        for schema, name, owner, users in conn.execute(_USES)
+        if not tables.keys().isdisjoint(users)
+        or owner in tables
+        or (
+            owner is None
+            and (schema in schemas or all(each.matches(schema, name) for each in patterns))
+        )
+    }
+
+
 def read_sequences(
-    conn: SqlConnection, schemas: Collection[str] | None = None
+    conn: SqlConnection, places: Collection[Place] | None = None
 ) -> tuple[list[SequenceValue], list[str]]:
-    """All sequences of some schemas, or of all but the system's, in one snapshot.
+    """Some sequences, or all but the system's, in one snapshot.
 
     The second list names those that the role may not read.
     """
@@ -84,7 +135,7 @@ def read_sequences(
         rows = [
             row
             for row in conn.execute(_SEQUENCES)
-            if not is_system_schema(row[0]) and (schemas is None or row[0] in schemas)
+            if not is_system_schema(row[0]) and (places is None or row[:2] in places)
         ]
         closed = [f"{schema}.{name}" for schema, name, _, _, readable in rows if not readable]
         open_ones = [row for row in rows if row[4]]
@@ -94,11 +145,11 @@ def read_sequences(
 
 
 def copy_sequences(
-    source: SqlConnection, target: SqlConnection, schemas: Collection[str] | None = None
+    source: SqlConnection, target: SqlConnection, places: Collection[Place] | None = None
 ) -> Copied:
     """Set the target's sequences of the same names to where the source's are, all or none."""
-    wanted, closed = read_sequences(source, schemas)
-    have = {value.place: value for value in read_sequences(target, schemas)[0]}
+    wanted, closed = read_sequences(source, places)
+    have = {value.place: value for value in read_sequences(target, places)[0]}
     copied = Copied(unreadable=closed)
     try:
         with target.transaction():

@@ -119,7 +119,8 @@ class TargetTransaction:
                         applier.look_again()
                     case SweepOf():
                         for sweep in self._sweeps[action.step]:
-                            sweep.run(self._connection, chosen)
+                            if not self._swept_before(sweep):
+                                sweep.run(self._connection, chosen)
                     case Left(at, partition, root):
                         self._unit.commands.leave(self._connection, at, partition, root)
             self._add(added, *staged.result())
@@ -198,6 +199,14 @@ class TargetTransaction:
                 found[action.step] = sweeps
                 number += len(sweeps)
         return found
+
+    def _swept_before(self, sweep: StagedSweep) -> bool:
+        """Whether a table was empty where a snapshot begins, and by now has its rows.
+
+        A sweep that spares nothing stands before them in the log, and they are loaded earlier.
+        """
+        loaded = {table.rules.target for table in self._loaded or ()}
+        return sweep.stage is None and sweep.table in loaded
 
     def _begin(self, reached: Position) -> None:
         """Make sure that nobody else has brought the target further meanwhile."""
