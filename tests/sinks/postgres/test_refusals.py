@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 from pyspark.sql import SparkSession
 
 from pgtide.errors import TargetError
+from pgtide.log.storage import Storage
+from pgtide.pipeline.state_file import StateFile
 from pgtide.sinks.postgres.after_rows import store_after_rows
 from pgtide.sinks.postgres.bookkeeping import prepare
 from tests.fixtures.capture import Captured, MakeCaptured
@@ -111,6 +115,33 @@ def test_values_that_a_column_does_not_hold(replica: Replica) -> None:
     replica.resume()
     assert not replica.follow({"on_error": "park"}).parked
     replica.check_equal("t")
+
+
+@pytest.mark.parametrize("state", ["older", pytest.param("lost", marks=pytest.mark.slow)])
+def test_a_state_that_does_not_know_of_a_parked_table(replica: Replica, state: str) -> None:
+    """As after a crash between the two: the target has passed over rows, and says so."""
+    file = StateFile(Storage(replica.captured.config.log.path), PIPELINE)
+    replica.captured.run("CREATE TABLE t (id int PRIMARY KEY, v int);\n")
+    replica.captured.run("CREATE TABLE u (id int PRIMARY KEY, v int);\n")
+    replica.follow()
+    earlier = file.load()
+    assert earlier is not None
+    replica.target.execute("ALTER TABLE t ADD CONSTRAINT small CHECK (v < 5)")
+    replica.captured.run("INSERT INTO t VALUES (1, 1), (2, 9);\nINSERT INTO u VALUES (1, 9);\n")
+    known = replica.follow({"on_error": "park"}).parked["public.t"]
+    replica.captured.run("INSERT INTO t VALUES (3, 3);\n")
+    if state == "older":
+        file.save(earlier)
+        parked = replica.follow({"on_error": "park"}).parked["public.t"]
+        assert (parked.position, parked.detail) == (known.position, known.detail)
+        replica.target.execute("ALTER TABLE t DROP CONSTRAINT small")
+        replica.resume()
+    else:
+        shutil.rmtree(replica.captured.directory / "log" / "pipelines" / PIPELINE)
+        replica.target.execute("ALTER TABLE t DROP CONSTRAINT small")
+    assert not replica.follow({"on_error": "park"}).parked
+    replica.check_equal("t", "u")
+    assert replica.target.execute("SELECT count(*) FROM pgtide.parked") == [(0,)]
 
 
 @pytest.mark.slow

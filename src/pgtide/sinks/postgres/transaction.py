@@ -23,6 +23,7 @@ from pgtide.sinks.postgres.after_rows import run_after_rows
 from pgtide.sinks.postgres.applying import Applier, Unexpected
 from pgtide.sinks.postgres.bookkeeping import lock_progress, write_progress
 from pgtide.sinks.postgres.failures import TableRefused, is_of_a_row, target_error
+from pgtide.sinks.postgres.keeping import note_caught_up, note_parked
 from pgtide.sinks.postgres.loading import Loader, close_load, load_lines, open_load
 from pgtide.sinks.postgres.ordered import OrderedApplier
 from pgtide.sinks.postgres.refused_lines import Destination
@@ -233,7 +234,15 @@ class TargetTransaction:
             parked = self._parked()
             close_load(self._connection, self._pipeline, parked)
             run_after_rows(self._connection, self._pipeline, parked=bool(parked))
+        self._note_tables()
         write_progress(self._connection, self._scope, self._unit.high, self._source)
+
+    def _note_tables(self) -> None:
+        """Tables that are not as far as the progress says, and those that have come nearer."""
+        if self._scope == self._pipeline and self._batch.lacking:
+            note_parked(self._connection, self._pipeline, self._batch.lacking)
+        if self._batch.only:
+            note_caught_up(self._connection, self._pipeline, self._batch.only, self._unit.high)
 
     def _parked(self) -> set[TableName]:
         """What tables that wait are called in the target."""
