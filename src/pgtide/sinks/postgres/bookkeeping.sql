@@ -124,3 +124,18 @@ CREATE TABLE IF NOT EXISTS pgtide.unselected (
     has_rows boolean NOT NULL,
     PRIMARY KEY (pipeline, "table")
 );
+
+-- Events that are applied in order, each before what deferred constraints have to look at because of
+-- it: the trigger says which one they have come to. Empty but inside of a transaction.
+CREATE SEQUENCE IF NOT EXISTS pgtide.checked_lsn MINVALUE 0;
+CREATE SEQUENCE IF NOT EXISTS pgtide.checked_seq MINVALUE 0;
+CREATE UNLOGGED TABLE IF NOT EXISTS pgtide.checks (lsn bigint NOT NULL, seq bigint NOT NULL);
+CREATE OR REPLACE FUNCTION pgtide.checked() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM setval('pgtide.checked_lsn', NEW.lsn), setval('pgtide.checked_seq', NEW.seq);
+    RETURN NULL;
+END
+$$;
+DROP TRIGGER IF EXISTS checked ON pgtide.checks;
+CREATE CONSTRAINT TRIGGER checked AFTER INSERT ON pgtide.checks
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION pgtide.checked();

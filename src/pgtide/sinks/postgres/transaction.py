@@ -22,6 +22,7 @@ from pgtide.postgres.connection import SqlConnection
 from pgtide.sinks.postgres.after_rows import run_after_rows
 from pgtide.sinks.postgres.applying import Applier, Unexpected
 from pgtide.sinks.postgres.bookkeeping import lock_progress, write_progress
+from pgtide.sinks.postgres.deferred import WaitsForRows, settle
 from pgtide.sinks.postgres.failures import TableRefused, is_of_a_row, target_error
 from pgtide.sinks.postgres.keeping import note_caught_up, note_parked
 from pgtide.sinks.postgres.loading import Loader, close_load, load_lines, open_load
@@ -36,7 +37,6 @@ from pgtide.sinks.postgres.target_tables import (
     missing_table,
     quoted_name,
     read_tables,
-    settle,
 )
 from pgtide.sinks.postgres.units import Command, RowsOf, SweepOf, Truncate, Unit
 from pgtide.spark.layout import Layout, TableName
@@ -79,12 +79,12 @@ class TargetTransaction:
         except Unexpected:
             self._again(reached)
         except psycopg.Error as error:
-            if not is_of_a_row(error):
+            if not is_of_a_row(error) and not isinstance(error, psycopg.errors.ObjectInUse):
                 raise
             self._again(reached)
 
     def _again(self, reached: Position) -> None:
-        """In the source's order; what is refused even then, its key is known unless it was last."""
+        """In the source's order; what is refused even then, its key is known but for triggers."""
         try:
             self._attempt(reached, every=True)
         except psycopg.Error as error:
@@ -111,14 +111,11 @@ class TargetTransaction:
                 match action:
                     case RowsOf():
                         applier.apply(action.segment)
-                    case Truncate():
-                        self._truncate(action)
-                    case Command():
-                        self._unit.commands.run(self._connection, action.at)
-                        applier.look_again()
                     case SweepOf():
                         for sweep in self._sweeps[action.step]:
                             sweep.run(self._connection, chosen)
+                    case _:
+                        self._change(action, applier)
             self._add(added, *staged.result())
             self._end()
 
@@ -212,6 +209,18 @@ class TargetTransaction:
             connection.execute("SET LOCAL session_replication_role = replica")
         connection.execute("SET CONSTRAINTS ALL DEFERRED")
         connection.execute(_MEMORY)
+
+    def _change(self, action: Truncate | Command, applier: Applier) -> None:
+        """Do something to tables as such."""
+        try:
+            if isinstance(action, Truncate):
+                self._truncate(action)
+            else:
+                self._unit.commands.run(self._connection, action.at)
+                applier.look_again()
+        except WaitsForRows as waiting:
+            applier.check()
+            raise waiting.error from waiting
 
     def _truncate(self, action: Truncate) -> None:
         known = read_tables(self._connection, action.tables)
