@@ -24,7 +24,7 @@ from pgtide.cutover.read_only import NAME, ReadOnly
 from pgtide.cutover.unapplied import first_unapplied, first_write
 from pgtide.errors import TargetUnavailable
 from pgtide.position import Lsn, Position
-from pgtide.postgres.connection import SqlConnection, connect, translate
+from pgtide.postgres.connection import connect, translate
 from pgtide.postgres.verdict import Check, fail, ok, warn
 from pgtide.sinks.postgres.bookkeeping import read_progress
 from pgtide.sinks.postgres.reaching import connect_target
@@ -278,7 +278,6 @@ class Cutover:
             check()
             if self._settings.stop.wait(POLL_S):
                 raise TargetUnavailable("the cutover was stopped")
-
 
     def _pause(self) -> None:
         if self._settings.stop.wait(POLL_S):

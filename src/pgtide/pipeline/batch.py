@@ -15,6 +15,7 @@ from pgtide.log.source import LogSource
 from pgtide.pipeline.census import Census, steps_of
 from pgtide.pipeline.completion import Completion
 from pgtide.pipeline.relation_histories import Told
+from pgtide.pipeline.state import Parked
 from pgtide.pipeline.steps import Renamed, Rows, TableWork, group_steps
 from pgtide.position import Position
 from pgtide.rules import TableRules, compile_rules
@@ -39,6 +40,7 @@ class Batch:
     source: LogSource  # of the log
     earlier: tuple[Told, ...] = ()  # by commands of a transaction that began before the batch
     parked: frozenset[str] = frozenset()  # tables that wait
+    lacking: Mapping[str, Parked] = field(default_factory=dict)  # the same, and since when
     only: frozenset[str] | None = None  # tables that catch up, while all others have theirs
     from_start: bool = False  # they do so from the beginning of the log
     completion: Completion | None = None  # tables that are being read as a whole

@@ -28,7 +28,7 @@ from pgtide.pipeline.state_file import StateFile
 from pgtide.pipeline.withheld import withheld
 from pgtide.position import Lsn, Position
 from pgtide.shape import Shape
-from pgtide.sinks import Scope, Sink
+from pgtide.sinks import Kept, Scope, Sink
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +68,7 @@ class Delivery:
             self._refuse_disorder(batch.census, number)
         batch = replace(batch, parked=frozenset(self.state.parked))
         parking.spread(self.state, batch)
+        batch = replace(batch, lacking=dict(self.state.parked))
         for failure in self._write(batch):
             low = failure.position or batch.census.low
             parking.park(self.name, self.state, failure, low)
@@ -174,6 +175,14 @@ class Delivery:
         if self.on_batch is not None:
             self.on_batch(self.name, self.state)
 
+    def keep(self) -> None:
+        """Have the target know what the state says of tables, if it needs that."""
+        state = self.state
+        known = self.sink.kept(self.name)
+        wanted = Kept(state.tables, state.parked, state.left)
+        if known is not None and not _same(known, wanted):
+            self.sink.keep(self.name, wanted)
+
     # -- parked tables --------------------------------------------------------------
 
     def resume(self) -> None:
@@ -220,6 +229,7 @@ class Delivery:
         else:
             for table in resuming.tables:
                 del state.parked[table]
+            self.keep()
             logger.info("pipeline %s resumed %s", self.name, ", ".join(resuming.tables))
         state.end_resuming()
         self.done(self.file.needed_version(self.state))
@@ -233,3 +243,9 @@ class Delivery:
             return None
         whole = resuming.start == Position(Lsn(0))
         return replace(batch, only=frozenset(resuming.tables), from_start=whole)
+
+
+def _same(known: Kept, wanted: Kept) -> bool:
+    """Whether two say the same; of a parked table the target may know more."""
+    sides = [(kept.tables, kept.parked.keys(), kept.left.keys()) for kept in (known, wanted)]
+    return sides[0] == sides[1]

@@ -32,9 +32,9 @@ from pgtide.pipeline.lease import Lease
 from pgtide.pipeline.reading import LogFrames, bounds_of
 from pgtide.pipeline.state import State
 from pgtide.pipeline.state_file import StateFile
-from pgtide.pipeline.widening import Reselection
+from pgtide.pipeline.widening import START, Reselection, recall
 from pgtide.position import Lsn, Position
-from pgtide.sinks import Sink
+from pgtide.sinks import Scope, Sink
 from pgtide.sinks.opening import open_sink
 from pgtide.spark.failures import as_pgtide_error
 from pgtide.spark.paths import spark_path
@@ -94,7 +94,8 @@ class PipelineRun:
         sink = open_sink(self._settings, self._spark, self._storage)
         try:
             state = self._file.load()
-            state = self._begin() if state is None else self._go_on(state, sink)
+            state = self._begin(sink) if state is None else state
+            self._go_on(state, sink)
             delivery = Delivery(
                 spark=self._spark,
                 name=self._name,
@@ -114,6 +115,7 @@ class PipelineRun:
 
     def _deliver(self, delivery: Delivery, until_current: bool) -> None:
         state = delivery.state
+        delivery.keep()
         try:
             if state.resuming is not None:
                 delivery.resume()  # it ends at the position that the history goes on from
@@ -130,22 +132,35 @@ class PipelineRun:
 
     # -- the beginning ----------------------------------------------------------------
 
-    def _begin(self) -> State:
-        """Register before anything is looked at: from here on nothing is cleaned away."""
+    def _begin(self, sink: Sink) -> State:
+        """Register before anything is looked at: from here on nothing is cleaned away.
+
+        A target that tells how far it is, and with which tables, has lost no more than this state.
+        """
+        kept, reached = sink.kept(self._name), sink.reached(Scope(self._name))
+        start = max(self._start, reached.next) if reached and reached > START else self._start
         known = self._log.snapshot()
-        self._refuse_gap(known, self._start)
-        update_reader(self._storage, parking.reader_name(self._name), known.version, self._start)
+        self._refuse_gap(known, start)
+        update_reader(self._storage, parking.reader_name(self._name), known.version, start)
         snapshot = self._log.snapshot()
-        self._refuse_gap(snapshot, self._start)
+        self._refuse_gap(snapshot, start)
         self._file.clear_stream()
-        cuts = self._frames.cuts(snapshot, self._start, self._settings.batch)
-        state = State.new(snapshot.version, self._start, cuts, list(self._settings.tables))
+        cuts = self._frames.cuts(snapshot, start, self._settings.batch)
+        tables = kept.tables if kept is not None and start > self._start else None
+        state = State.new(snapshot.version, start, cuts, tables or list(self._settings.tables))
+        if kept is not None:
+            state.left = dict(kept.left)
+            state.parked = dict(kept.parked)
+        if state.parked:
+            self._file.ask_resume(None)  # one of them may have been on its way
         self._file.save(state)
         parking.register(self._storage, self._name, state, snapshot.version)
         return state
 
-    def _go_on(self, state: State, sink: Sink) -> State:
+    def _go_on(self, state: State, sink: Sink) -> None:
         """Check that nothing is missing: somebody may have made the log forget this reader."""
+        if recall(state, sink.kept(self._name)):
+            self._file.save(state)
         if state.tables != self._settings.tables:
             reselection = Reselection(self._name, self._settings, self._file, state, sink)
             reselection.run(self._log.shapes().values(), self._log.snapshot())
@@ -158,7 +173,6 @@ class PipelineRun:
             self._begin_again(state, "has lost its stream's checkpoint")
         elif self._storage.child(CHANGES).read(commit_path(version)) is None:
             self._begin_again(state, "was forgotten, and the log has cleaned what it was at")
-        return state
 
     def _begin_again(self, state: State, why: str) -> None:
         """The stream cannot go on: what comes after the position is history now.

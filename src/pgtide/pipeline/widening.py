@@ -22,10 +22,19 @@ from pgtide.pipeline.state_file import StateFile
 from pgtide.position import Lsn, Position
 from pgtide.rules import TableRules, compile_rules
 from pgtide.shape import Shape
-from pgtide.sinks import Scope, Sink
+from pgtide.sinks import Kept, Scope, Sink
 from pgtide.spark.layout import TableName
 
 START = Position(Lsn(0))
+
+
+def recall(state: State, kept: Kept | None) -> bool:
+    """Park what a target knows as parked: a state may be lost, or older. Whether there was such."""
+    resuming = state.resuming.tables if state.resuming is not None else []
+    known = {*state.parked, *resuming, *state.left}  # what has left may be noted as parked still
+    found = {name: p for name, p in kept.parked.items() if name not in known} if kept else {}
+    state.parked.update(found)
+    return bool(found)
 
 
 @dataclass(frozen=True)
@@ -115,7 +124,9 @@ class Reselection:
         reached = self.sink.reached(scope, self._rules(table))
         if reached is not None:
             ahead = parked is None and reached > START
-            state.left[name] = max(known, reached.next) if ahead else known
+            position = max(known, reached.next) if ahead else known
+            state.left[name] = position
+            self.sink.leave(self.pipeline, self._rules(table), position)
 
     def _rules(self, table: TableName) -> TableRules:
         return compile_rules(self.settings.rules, self.settings.routes, *table)

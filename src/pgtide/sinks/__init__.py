@@ -6,12 +6,14 @@ batches or, without the pipeline's state, in others: the target itself tells wha
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from pgtide.pipeline.batch import Batch
     from pgtide.pipeline.parallel import Failure
+    from pgtide.pipeline.state import Parked
     from pgtide.position import Position
     from pgtide.rules import TableRules
 
@@ -26,6 +28,15 @@ class Scope:
     @property
     def name(self) -> str:
         return self.pipeline if self.resumption is None else f"{self.pipeline}/{self.resumption}"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What the state of a pipeline says of its tables, as its target knows it too."""
+
+    tables: list[str] | None  # patterns of what is delivered; None: nobody has said so yet
+    parked: Mapping[str, Parked]
+    left: Mapping[str, Position]  # where tables have to go on that are not selected any more
 
 
 class Sink(Protocol):
@@ -43,6 +54,15 @@ class Sink(Protocol):
         Of a table: the very first position if the target does not have it. None where only
         each row or file tells what is there: then anything may be delivered again.
         """
+
+    def kept(self, pipeline: str) -> Kept | None:
+        """What the target knows of a pipeline's tables besides; None where rows tell it all."""
+
+    def keep(self, pipeline: str, kept: Kept) -> None:
+        """Have the target know this, for a state that gets lost; before anything hinges on it."""
+
+    def leave(self, pipeline: str, table: TableRules, position: Position) -> None:
+        """Note that a table is not selected any more; it has everything before a position."""
 
     def close(self) -> None:
         """Let go of connections and threads."""

@@ -22,7 +22,7 @@ from pgtide.pipeline.parallel import Failure, Writers
 from pgtide.pipeline.steps import TableWork
 from pgtide.position import Position
 from pgtide.rules import TableRules
-from pgtide.sinks import Scope
+from pgtide.sinks import Kept, Scope
 from pgtide.sinks.chunks import (
     CHUNK_BYTES,
     HIDDEN_ORDER,
@@ -92,6 +92,15 @@ class FileSink:
 
     def reached(self, scope: Scope, table: TableRules | None = None) -> None:
         """The ledgers tell."""
+
+    def kept(self, pipeline: str) -> None:
+        """Nothing else."""
+
+    def keep(self, pipeline: str, kept: Kept) -> None:
+        """It is not needed."""
+
+    def leave(self, pipeline: str, table: TableRules, position: Position) -> None:
+        """Nor is this."""
 
     def close(self) -> None:
         self._writers.close()

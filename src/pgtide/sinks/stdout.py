@@ -20,8 +20,9 @@ from pgtide.pipeline.batch import Batch
 from pgtide.pipeline.parallel import Failure, Writers
 from pgtide.pipeline.parking import refuse
 from pgtide.pipeline.steps import TableWork
+from pgtide.position import Position
 from pgtide.rules import TableRules
-from pgtide.sinks import Scope
+from pgtide.sinks import Kept, Scope
 from pgtide.sinks.chunks import Chunk, LineMaker, ordered_chunks
 from pgtide.sinks.events import all_events
 from pgtide.spark.failures import as_pgtide_error
@@ -80,6 +81,15 @@ class StdoutSink:
 
     def reached(self, scope: Scope, table: TableRules | None = None) -> None:
         """Nobody knows what was read."""
+
+    def kept(self, pipeline: str) -> None:
+        """Nothing else."""
+
+    def keep(self, pipeline: str, kept: Kept) -> None:
+        """It is not needed."""
+
+    def leave(self, pipeline: str, table: TableRules, position: Position) -> None:
+        """Nor is this."""
 
     def close(self) -> None:
         """There is nothing to let go of."""

@@ -125,6 +125,19 @@ def test_a_refused_table_is_parked(replica: Replica) -> None:
 
 
 @pytest.mark.slow
+def test_a_row_that_is_there_gets_the_number_of_the_other(replica: Replica) -> None:
+    """Of an identity that nobody may update."""
+    replica.captured.run(
+        "CREATE TABLE t (id int PRIMARY KEY, n bigint GENERATED ALWAYS AS IDENTITY);\n"
+    )
+    replica.follow()
+    replica.target.execute("INSERT INTO t OVERRIDING SYSTEM VALUE VALUES (1, 99)")
+    replica.captured.run("INSERT INTO t VALUES (1);\n")
+    replica.follow(on_conflict="apply")
+    replica.check_equal("t")
+
+
+@pytest.mark.slow
 def test_a_table_that_only_grows(replica: Replica) -> None:
     replica.captured.run("CREATE TABLE t (v int);\nALTER TABLE t REPLICA IDENTITY FULL;\n")
     replica.captured.run("INSERT INTO t VALUES (1), (1);\n")

@@ -65,6 +65,66 @@ INSERT INTO p VALUES (9);
     assert noted == [("RULE", "noted"), ("TRIGGER", "noted")]
 
 
+def test_commands_while_constraints_wait(replica: Replica) -> None:
+    """Rows that refer to nothing yet, in the middle of the transaction that brings the rest."""
+    replica.captured.run(
+        """CREATE TABLE p (id int PRIMARY KEY);
+CREATE TABLE c (id int PRIMARY KEY, p int REFERENCES p DEFERRABLE INITIALLY DEFERRED);
+CREATE TABLE other (LIKE c INCLUDING ALL, FOREIGN KEY (p) REFERENCES p DEFERRABLE);
+INSERT INTO p VALUES (0);
+"""
+    )
+    replica.follow()
+    commands = ("TRUNCATE other", "ALTER TABLE other ADD COLUMN x int")
+    with replica.captured.database.connect(autocommit=False) as one:
+        for number, command in enumerate(commands, start=1):
+            one.execute(f"INSERT INTO other VALUES ({number}, 0)".encode())
+            one.commit()
+            one.execute(f"INSERT INTO c VALUES ({number}, {number})".encode())
+            one.execute(command.encode())
+            one.execute(f"INSERT INTO p VALUES ({number})".encode())
+            one.commit()
+    replica.follow()
+    replica.check_equal("p", "c", "other")
+
+
+def test_what_only_the_order_of_events_tells(replica: Replica) -> None:
+    """Seats make it be looked at: numbers that nobody may update, rows without a key."""
+    replica.captured.run(
+        """CREATE TABLE seats (id int PRIMARY KEY, person text UNIQUE);
+CREATE TABLE made (id int PRIMARY KEY, n bigint GENERATED ALWAYS AS IDENTITY);
+CREATE TABLE a (id int PRIMARY KEY);
+CREATE TABLE bag (a int REFERENCES a ON UPDATE CASCADE ON DELETE SET NULL,
+    b int REFERENCES a ON UPDATE CASCADE, v text);
+ALTER TABLE bag REPLICA IDENTITY FULL;
+INSERT INTO seats VALUES (1, 'ann'), (2, 'bob');
+INSERT INTO made VALUES (1), (2);
+INSERT INTO a VALUES (1), (2), (3), (4);
+INSERT INTO bag VALUES (1, NULL, 'x'), (1, NULL, 'x'), (2, NULL, 'x'), (1, 2, 'x');
+INSERT INTO bag VALUES (3), (4);
+"""
+    )
+    replica.follow()
+    replica.captured.run(
+        """UPDATE seats SET person = NULL WHERE id = 1;
+UPDATE seats SET person = 'ann' WHERE id = 2;
+UPDATE seats SET person = 'bob' WHERE id = 1;
+INSERT INTO made VALUES (3);
+UPDATE made SET n = DEFAULT WHERE id = 3;
+UPDATE made SET id = 7, n = DEFAULT WHERE id = 1;
+UPDATE a SET id = id + 10 WHERE id < 3;
+UPDATE bag SET v = 'w' WHERE ctid = (SELECT min(ctid) FROM bag WHERE a = 11);
+DELETE FROM a WHERE id = 3;
+"""
+    )
+    with replica.captured.database.connect(autocommit=False) as one:
+        one.execute("UPDATE a SET id = 40 WHERE id = 4")
+        one.execute("DELETE FROM bag WHERE a = 40")
+        one.commit()
+    replica.follow()
+    replica.check_equal("seats", "made", "a", "bag")
+
+
 def test_keys_that_change_with_others(replica: Replica) -> None:
     """In the source's order the target changes by itself what the source has changed."""
     replica.captured.run(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 from pyspark.sql import SparkSession
 
 from pgtide.errors import TargetError
+from pgtide.log.storage import Storage
+from pgtide.pipeline.state_file import StateFile
 from pgtide.sinks.postgres.after_rows import store_after_rows
 from pgtide.sinks.postgres.bookkeeping import prepare
 from tests.fixtures.capture import Captured, MakeCaptured
@@ -113,9 +117,35 @@ def test_values_that_a_column_does_not_hold(replica: Replica) -> None:
     replica.check_equal("t")
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("state", ["older", pytest.param("lost", marks=pytest.mark.slow)])
+def test_a_state_that_does_not_know_of_a_parked_table(replica: Replica, state: str) -> None:
+    """As after a crash between the two: the target has passed over rows, and says so."""
+    file = StateFile(Storage(replica.captured.config.log.path), PIPELINE)
+    replica.captured.run("CREATE TABLE t (id int PRIMARY KEY, v int);\n")
+    replica.captured.run("CREATE TABLE u (id int PRIMARY KEY, v int);\n")
+    replica.follow()
+    earlier = file.load()
+    assert earlier is not None
+    replica.target.execute("ALTER TABLE t ADD CONSTRAINT small CHECK (v < 5)")
+    replica.captured.run("INSERT INTO t VALUES (1, 1), (2, 9);\nINSERT INTO u VALUES (1, 9);\n")
+    known = replica.follow({"on_error": "park"}).parked["public.t"]
+    replica.captured.run("INSERT INTO t VALUES (3, 3);\n")
+    if state == "older":
+        file.save(earlier)
+        parked = replica.follow({"on_error": "park"}).parked["public.t"]
+        assert (parked.position, parked.detail) == (known.position, known.detail)
+        replica.target.execute("ALTER TABLE t DROP CONSTRAINT small")
+        replica.resume()
+    else:
+        shutil.rmtree(replica.captured.directory / "log" / "pipelines" / PIPELINE)
+        replica.target.execute("ALTER TABLE t DROP CONSTRAINT small")
+    assert not replica.follow({"on_error": "park"}).parked
+    replica.check_equal("t", "u")
+    assert replica.target.execute("SELECT count(*) FROM pgtide.parked") == [(0,)]
+
+
 def test_a_constraint_that_looks_last(replica: Replica) -> None:
-    """It is violated when the transaction ends: its table is known, and parked."""
+    """It is violated when the transaction ends: which row that is about is known."""
     replica.captured.run("CREATE TABLE p (id int PRIMARY KEY);\n")
     replica.captured.run("CREATE TABLE c (id int PRIMARY KEY, p int);\n")
     replica.follow()
@@ -123,9 +153,11 @@ def test_a_constraint_that_looks_last(replica: Replica) -> None:
         "ALTER TABLE c ADD CONSTRAINT known FOREIGN KEY (p) REFERENCES p"
         " DEFERRABLE INITIALLY DEFERRED"
     )
-    replica.captured.run("INSERT INTO c VALUES (1, 1);\nINSERT INTO p VALUES (2);\n")
+    replica.captured.run("INSERT INTO c VALUES (7, 3), (8, 2), (9, 1), (10, 2);\n")
+    replica.captured.run("INSERT INTO p VALUES (2), (3);\n")
     state = replica.follow({"on_error": "park"})
-    assert "constraint known" in state.parked["public.c"].detail
+    assert state.parked["public.c"].message == "the target refuses a row by constraint known"
+    assert 'In public.c, key {"id": "9"}, at ' in state.parked["public.c"].detail
     replica.check_equal("p")
     replica.captured.run("INSERT INTO p VALUES (1);\n")
     replica.follow({"on_error": "park"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from typing import Any
 
@@ -143,3 +144,65 @@ def test_the_log_has_lost_what_a_table_missed(
     with pytest.raises(LogGap, match="selected later"):
         replica.apply(BOTH)
     replica.apply(ONE)
+
+
+def lose_state(replica: Replica) -> None:
+    shutil.rmtree(replica.captured.directory / "log" / "pipelines" / PIPELINE)
+
+
+def test_a_state_is_lost_and_other_tables_are_selected(replica: Replica) -> None:
+    """The target knows with which tables it was written, and where others left."""
+    replica.captured.run(TABLES)
+    replica.follow(ONE)
+    replica.captured.run(CHANGES)
+    lose_state(replica)
+    replica.follow(BOTH)  # b comes from the log's beginning
+    replica.check_equal("a", "b")
+    replica.apply(ONE)
+    replica.captured.run(CHANGES)
+    replica.follow(ONE)
+    lose_state(replica)
+    replica.captured.run("DELETE FROM b WHERE id = 3;\nINSERT INTO b VALUES (70);\n")
+    replica.follow(BOTH)  # and goes on where it left
+    replica.check_equal("a", "b")
+    lose_state(replica)
+    replica.captured.run(CHANGES)
+    replica.follow(ONE)
+    replica.captured.run("INSERT INTO b VALUES (80);\n")
+    replica.follow(BOTH)
+    replica.check_equal("a", "b")
+
+
+@pytest.mark.slow
+def test_the_log_was_cut_when_the_state_is_lost(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the target has need not be in the log."""
+    replica.captured.run(TABLES)
+    state = replica.follow(BOTH)
+    lose_state(replica)
+    replica.captured.run(CHANGES)
+    whole = snapshots._read_snapshot
+
+    def kept_in_part(table: Any) -> Any:
+        return replace(whole(table), complete_from=Lsn(state.position.lsn - 1))
+
+    monkeypatch.setattr(snapshots, "_read_snapshot", kept_in_part)
+    replica.follow(BOTH)
+    replica.check_equal("a", "b")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["TRUNCATE b", "DROP TABLE b; CREATE TABLE b (id int, v text)"])
+def test_a_table_is_emptied_while_it_is_left_out(replica: Replica, how: str) -> None:
+    """Only inserts follow, which would not meet what is missing: it comes whole, or not at all."""
+    replica.captured.run(TABLES)
+    replica.follow(BOTH)
+    replica.follow(ONE)
+    replica.target.execute(how)
+    replica.captured.run("INSERT INTO b VALUES (6);\n")
+    with pytest.raises(TargetError, match=r"CREATE TABLE at .* fails at the target"):
+        replica.follow(BOTH)
+    replica.target.execute("DROP TABLE b")
+    replica.follow(BOTH)
+    replica.check_equal("a", "b")

@@ -15,6 +15,7 @@ from tests.fixtures.capture import MakeCaptured
 from tests.fixtures.databases import Database
 from tests.fixtures.waiting import wait_until
 from tests.sinks.postgres.replicas import Replica
+from tests.sinks.postgres.samples import write_samples
 from tests.snapshot.taking import take
 
 TYPES = """CREATE TYPE mood AS ENUM ('sad', 'it''s "ok"');
@@ -60,11 +61,21 @@ INSERT INTO bag VALUES ('[1,2]', '[3]', NULL), ('[1,2]', '[3]', NULL), (NULL, NU
 def test_every_type(replica: Replica) -> None:
     replica.captured.run(TYPES)
     replica.captured.run(ROWS)
+    write_samples(replica.captured.database, "samples")
+    replica.captured.run("CREATE TABLE named (id int PRIMARY KEY, c regclass, cs regclass[]);\n")
     replica.follow()
-    replica.check_equal("v")
-    replica.captured.run("UPDATE v SET id = id + 10;\nDELETE FROM v WHERE id = 10;\n")
+    replica.check_equal("v", "samples")
+    replica.captured.run(
+        """UPDATE v SET id = id + 10;
+DELETE FROM v WHERE id = 10;
+UPDATE samples SET id = -id;
+UPDATE samples SET (text, texts) = ('other', NULL) WHERE id < -1;
+CREATE TABLE later (id int PRIMARY KEY);
+INSERT INTO named VALUES (1, 'later', '{later}');
+"""
+    )
     replica.follow()
-    replica.check_equal("v")
+    replica.check_equal("v", "samples", "named")
 
 
 @pytest.mark.slow

@@ -10,8 +10,9 @@ from pgtide.config.sinks import DeltaSettings
 from pgtide.pipeline.batch import Batch
 from pgtide.pipeline.parallel import Failure, Writers
 from pgtide.pipeline.steps import TableWork
+from pgtide.position import Position
 from pgtide.rules import TableRules
-from pgtide.sinks import Scope
+from pgtide.sinks import Kept, Scope
 from pgtide.sinks.delta.history import HistoryTable
 from pgtide.sinks.delta.lake_table import LakeTable
 from pgtide.sinks.delta.mirror_table import MirrorTable
@@ -65,6 +66,15 @@ class DeltaSink:
 
     def reached(self, scope: Scope, table: TableRules | None = None) -> None:
         """Tables and rows tell what they have."""
+
+    def kept(self, pipeline: str) -> None:
+        """Nothing else."""
+
+    def keep(self, pipeline: str, kept: Kept) -> None:
+        """It is not needed."""
+
+    def leave(self, pipeline: str, table: TableRules, position: Position) -> None:
+        """Nor is this."""
 
     def close(self) -> None:
         self._writers.close()

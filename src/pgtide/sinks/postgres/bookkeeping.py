@@ -14,7 +14,7 @@ SCHEMA = "pgtide"
 
 def prepare(connection: SqlConnection) -> None:
     """Make the tables of ``bookkeeping.sql``, unless they are there."""
-    row = connection.execute("SELECT to_regclass('pgtide.ranges') IS NOT NULL").fetchone()
+    row = connection.execute("SELECT to_regclass('pgtide.checks') IS NOT NULL").fetchone()
     if row is None or not row[0]:
         script = files("pgtide.sinks.postgres").joinpath("bookkeeping.sql").read_bytes()
         connection.execute(script)

@@ -92,3 +92,50 @@ CREATE TABLE IF NOT EXISTS pgtide.ranges (
     seq bigint NOT NULL,
     PRIMARY KEY (pipeline, "table", range)
 );
+
+-- With which tables a pipeline has last written to the target, as patterns.
+CREATE TABLE IF NOT EXISTS pgtide.selections (
+    pipeline text PRIMARY KEY,
+    tables text[] NOT NULL
+);
+
+-- Tables that are parked: they have everything before this position. Written in the transactions
+-- that pass over their rows, and in those that bring them back.
+CREATE TABLE IF NOT EXISTS pgtide.parked (
+    pipeline text NOT NULL,
+    "table" text NOT NULL, -- of the source, with its schema
+    lsn pg_lsn NOT NULL,
+    seq bigint NOT NULL,
+    message text NOT NULL,
+    detail text NOT NULL,
+    hint text NOT NULL,
+    since timestamptz NOT NULL,
+    PRIMARY KEY (pipeline, "table")
+);
+
+-- Tables that are not selected any more: they have everything before this position, if they are
+-- still what they were then.
+CREATE TABLE IF NOT EXISTS pgtide.unselected (
+    pipeline text NOT NULL,
+    "table" text NOT NULL, -- of the source, with its schema
+    lsn pg_lsn NOT NULL,
+    seq bigint NOT NULL,
+    relation oid, -- of the target; NULL: there was none
+    has_rows boolean NOT NULL,
+    PRIMARY KEY (pipeline, "table")
+);
+
+-- Events that are applied in order, each before what deferred constraints have to look at because of
+-- it: the trigger says which one they have come to. Empty but inside of a transaction.
+CREATE SEQUENCE IF NOT EXISTS pgtide.checked_lsn MINVALUE 0;
+CREATE SEQUENCE IF NOT EXISTS pgtide.checked_seq MINVALUE 0;
+CREATE UNLOGGED TABLE IF NOT EXISTS pgtide.checks (lsn bigint NOT NULL, seq bigint NOT NULL);
+CREATE OR REPLACE FUNCTION pgtide.checked() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM setval('pgtide.checked_lsn', NEW.lsn), setval('pgtide.checked_seq', NEW.seq);
+    RETURN NULL;
+END
+$$;
+DROP TRIGGER IF EXISTS checked ON pgtide.checks;
+CREATE CONSTRAINT TRIGGER checked AFTER INSERT ON pgtide.checks
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION pgtide.checked();

@@ -18,6 +18,7 @@ from pgtide.postgres.connection import SqlConnection
 from pgtide.sinks.postgres.ddl import Place, Replay, Step
 from pgtide.sinks.postgres.ddl_payload import Payload, TableName, quoted
 from pgtide.sinks.postgres.ddl_values import Unread
+from pgtide.sinks.postgres.deferred import WaitsForRows, settle
 
 # What the log's texts were printed with, and the target's session has for its rows.
 PINNED = {
@@ -45,6 +46,8 @@ def run_ddl(connection: SqlConnection, replay: Replay, place: Place) -> None:
                 _execute(connection, step, replay)
             _check(connection, replay, place)
             _set(connection, before)  # a failure takes them back with the savepoint
+    except psycopg.errors.ObjectInUse as error:
+        raise WaitsForRows(_translated(error, replay.payload, place)) from error
     except psycopg.Error as error:
         raise _translated(error, replay.payload, place) from error
 
@@ -67,8 +70,7 @@ def _execute(connection: SqlConnection, step: Step, replay: Replay) -> None:
     except psycopg.errors.ObjectInUse:
         # Deferred constraints have still to look at rows of the table, which the source did when
         # the transactions ended that wrote them.
-        connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
-        connection.execute("SET CONSTRAINTS ALL DEFERRED")
+        settle(connection)
         connection.execute(step.sql.encode())
 
 

@@ -5,12 +5,16 @@ An event finds its row by the key that the row had before it, ``o…``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from psycopg import sql
 
-from pgtide.sinks.postgres.statements import Statements, quoted
+from pgtide.position import Position
+from pgtide.sinks.postgres.stages import Stage
+from pgtide.sinks.postgres.statements import Chosen, Statements, quoted
+from pgtide.sinks.postgres.target_tables import TargetColumn
 
 _HERE = "s.lsn = event.lsn AND s.seq = event.seq AND s.load = event.load"
 CONFLICT = "PGT01"
@@ -25,6 +29,8 @@ class EventStatements(Statements):
     cascades: bool = False  # whether rows of other tables go with its rows
     cascaded: bool = False  # whether its rows go with those of other tables
     follows: bool = False  # whether its rows change with those of other tables
+    changes: bool = False  # whether rows of other tables change with its rows
+    changing: frozenset[str] = frozenset()  # its columns that do so themselves
 
     def body(self, pipeline: str, on_conflict: str, *, lenient: bool) -> str:
         """What is done with an event, as statements of PL/pgSQL."""
@@ -35,6 +41,7 @@ IF event.kind = 'd' THEN
     {self._delete}
     GET DIAGNOSTICS touched = ROW_COUNT;
     {"cascaded_at := event.lsn;" if self.cascades else ""}
+    {self._changes_others}
     IF touched = 0 AND event.known = 'p' AND {self._expected} THEN
         {self._conflict(pipeline, on_conflict, "delete_missing")}
     END IF;
@@ -48,6 +55,7 @@ ELSIF event.known = 'a' THEN
 ELSE
     {self._update()}
     GET DIAGNOSTICS touched = ROW_COUNT;
+    {self._changes_others}
     {self._moved_along}
     IF touched = 0 AND event.kind <> 'p' THEN
         IF event.known = 'p' THEN
@@ -64,6 +72,10 @@ ELSE
 END IF;"""
 
     @property
+    def _changes_others(self) -> str:
+        return "changed_at := event.lsn;" if self.changes else ""
+
+    @property
     def _moved_along(self) -> str:
         """A row whose key went along with another's is found under its new key."""
         if not self.follows:
@@ -78,21 +90,64 @@ END IF;"""
         return "cascaded_at IS DISTINCT FROM event.lsn" if self.cascaded else "true"
 
     def _keyless(self, pipeline: str, on_conflict: str) -> str:
-        here = self._printed([f"t.{quoted(column.name)}" for _, column in self.columns])
-        there = self._printed([f"({self._value(i, column)})" for i, column in self.columns])
+        here, there = self._there_is(self.columns), self._staged(self.columns)
         return f"""
 IF event.kind = 'd' THEN
     DELETE FROM {self.table.rows} t WHERE (t.tableoid, t.ctid) = (
         SELECT t.tableoid, t.ctid FROM {self.table.rows} t, {self.stage.name} s
         WHERE {_HERE} AND s.copies = -1 AND {here} = {there} LIMIT 1);
     GET DIAGNOSTICS touched = ROW_COUNT;
+    {self._changed_along}
     IF touched = 0 AND {self._expected} THEN
         {self._conflict(pipeline, on_conflict, "delete_missing")}
     END IF;
+ELSIF in_place = event.seq THEN
+    in_place := NULL;
 ELSE
     INSERT INTO {self.table.name} ({self._names}) OVERRIDING SYSTEM VALUE
     SELECT {self._values} FROM {self.stage.name} s WHERE {_HERE} AND s.copies = 1;
 END IF;"""
+
+    @property
+    def _changed_along(self) -> str:
+        """A row without a key that changed along with another is known by its other columns.
+
+        Those are made as the update says, the target has done the rest. Or it is deleted.
+        """
+        if not self.changing:
+            return ""
+        others = [(i, column) for i, column in self.columns if column.name not in self.changing]
+        theirs = [(i, column) for i, column in self.columns if column.name in self.changing]
+        new = (
+            f"SELECT {self._staged(theirs)} FROM {self.stage.name} s WHERE {_HERE} AND s.copies = 1"
+        )
+        found = (
+            f"SELECT t.tableoid AS at_table, t.ctid AS at_row FROM {self.table.rows} t,"
+            f" {self.stage.name} s WHERE {_HERE} AND s.copies = -1"
+            f" AND {self._there_is(others)} = {self._staged(others)}"
+            f" ORDER BY {self._there_is(theirs)} IS NOT DISTINCT FROM ({new}) DESC LIMIT 1"
+        )
+        values = [f"{quoted(c.name)} = {self._value(i, c)}" for i, c in others if not c.always]
+        kept = quoted(theirs[0][1].name)
+        row = "t.tableoid = f.at_table AND t.ctid = f.at_row"
+        return f"""
+    IF touched = 0 AND changed_at = event.lsn THEN
+        UPDATE {self.table.rows} t SET {", ".join(values or [f"{kept} = t.{kept}"])}
+        FROM ({found}) f, {self.stage.name} s WHERE {row} AND {_HERE} AND s.copies = 1;
+        GET DIAGNOSTICS touched = ROW_COUNT;
+        IF touched > 0 THEN
+            in_place := event.seq;
+        ELSE
+            DELETE FROM {self.table.rows} t USING ({found}) f WHERE {row};
+            GET DIAGNOSTICS touched = ROW_COUNT;
+        END IF;
+    END IF;"""
+
+    def _there_is(self, columns: Sequence[tuple[int, TargetColumn]]) -> str:
+        return self._printed([f"t.{quoted(column.name)}" for _, column in columns])
+
+    def _staged(self, columns: Sequence[tuple[int, TargetColumn]]) -> str:
+        return self._printed([f"({self._value(i, column)})" for i, column in columns])
 
     @cached_property
     def _names(self) -> str:
@@ -169,8 +224,18 @@ END IF;"""
 
     @cached_property
     def _key_object(self) -> str:
-        pairs = [
-            f"{sql.Literal(column.name).as_string(None)}, s.v{index}::text"
-            for index, column in self._keys
-        ]
-        return f"jsonb_build_object({', '.join(pairs)})"
+        return _key_object(self.stage)
+
+
+def find_event(stage: Stage, chosen: Chosen, at: Position) -> str:
+    """The key of the row that an event is about, if the stage has that event."""
+    here = f"s.lsn = {int(at.lsn)} AND s.seq = {at.seq}"
+    return f"SELECT {_key_object(stage)} FROM {stage.name} s WHERE {chosen.of(stage)} AND {here}"
+
+
+def _key_object(stage: Stage) -> str:
+    pairs = [
+        f"{sql.Literal(name).as_string(None)}, s.v{index}::text"
+        for name, index in stage.key_places.items()
+    ]
+    return f"jsonb_build_object({', '.join(pairs)})"

@@ -18,7 +18,8 @@ from psycopg import sql
 
 from pgtide.position import Lsn, Position
 from pgtide.sinks.postgres.applying import Applier, Staged
-from pgtide.sinks.postgres.event_statements import CONFLICT, EventStatements
+from pgtide.sinks.postgres.deferred import MARK, SETTLE, begin_marks, check
+from pgtide.sinks.postgres.event_statements import CONFLICT, EventStatements, find_event
 from pgtide.sinks.postgres.failures import TableRefused, row_refused
 from pgtide.sinks.postgres.target_tables import Cascades, read_cascades, unlocked
 
@@ -28,9 +29,13 @@ DO $pgtide$
 DECLARE
     event record;
     touched bigint;
-    cascaded_at bigint;
+    cascaded_at bigint; -- the transaction in which rows may have gone with others
+    changed_at bigint; -- in which they may have changed
+    in_place bigint; -- an update of a row without a key of which nothing is left to do
+    settled boolean := false;
 BEGIN
     FOR event IN {events} LOOP
+{before}
         CASE event.stage
 {stages}
         END CASE;
@@ -58,9 +63,39 @@ class OrderedApplier(Applier):
     """Applies the segments of one unit, event by event."""
 
     def apply(self, segment: int) -> None:
+        deferring = begin_marks(self.connection)
         work = self.staged(segment)
-        if not work:
-            return
+        following = self.rows.cuts[segment : segment + 1]
+        if work:
+            self._apply(work, segment, self._before(following) if deferring else "")
+        if deferring and not following:
+            self.check()
+
+    def check(self) -> None:
+        """Have deferred constraints look: which event they refuse is known."""
+        refused = check(self.connection)
+        if refused is not None:
+            error, position = refused
+            raise self._refused_late(error, position) or error
+
+    def _refused_late(self, error: psycopg.Error, at: Position) -> TableRefused | None:
+        """The error for an event that a deferred constraint does not take."""
+        for stage, table in self.rows.stages.values():
+            row = self._run(find_event(stage, self.chosen, at)).fetchone()
+            if row is not None:
+                kind, constraint = error.sqlstate or "", error.diag.constraint_name
+                return row_refused(table.rules.target, at, row[0], kind, constraint)
+        return None
+
+    @staticmethod
+    def _before(following: Sequence[Position]) -> str:
+        """What is done before an event: transactions that are complete are settled before a cut."""
+        if not following:
+            return MARK
+        here = f"event.lsn = {int(following[0].lsn)} AND NOT settled"
+        return f"IF {here} THEN settled := true; {SETTLE} END IF; {MARK}"
+
+    def _apply(self, work: Sequence[Staged], segment: int, before: str) -> None:
         for one in work:
             self.connection.execute(one.statements.stage.create_index().encode())
         cascades = read_cascades(self.connection, [one.table for one in work])
@@ -70,6 +105,7 @@ class OrderedApplier(Applier):
         identities = [(one, self._all_identities(one)) for one in work]
         by_number = {one.statements.stage.number: one for one in work}
         block = _BLOCK.format(
+            before=before,
             events=self._events(work, segment),
             stages="\n".join(self._stage(one, bool(names), cascades) for one, names in identities),
             keys="\n".join(self._key(one) for one in work),
@@ -86,8 +122,11 @@ class OrderedApplier(Applier):
             raise self._refused(json.loads(error.diag.message_detail or "{}"), by_number) from None
 
     def _all_identities(self, one: Staged) -> list[str]:
-        """Those besides the key, and those of a key that changes."""
-        names = self._identities(one)
+        """Those besides the key that some event may change, and those of a key that changes."""
+        names = one.statements.identities
+        if names:
+            row = self._run(one.statements.moving_identities()).fetchone()
+            names = names if row is not None and row[0] else self._identities(one)
         keys = [
             column.name
             for index, column in one.statements.columns
@@ -119,6 +158,8 @@ class OrderedApplier(Applier):
             cascades=one.table.oid in cascades.parents,
             cascaded=one.table.oid in cascades.children,
             follows=one.table.oid in cascades.followers,
+            changes=one.table.oid in cascades.changers,
+            changing=cascades.changing.get(one.table.oid, frozenset()),
         )
         pipeline = sql.Literal(self.batch.scope.pipeline).as_string(None)
         body = statements.body(pipeline, self.settings.on_conflict, lenient=one.lenient)

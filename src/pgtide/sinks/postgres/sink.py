@@ -8,7 +8,8 @@ between two transactions, whatever was killed when.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import psycopg
@@ -22,13 +23,15 @@ from pgtide.pipeline.batch import Batch
 from pgtide.pipeline.census import take_census
 from pgtide.pipeline.parallel import Failure
 from pgtide.pipeline.reading import LogFrames
+from pgtide.pipeline.state import Parked, now
 from pgtide.position import Lsn, Position
 from pgtide.postgres.connection import SqlConnection
 from pgtide.rules import TableRules
-from pgtide.sinks import Scope
+from pgtide.sinks import Kept, Scope
 from pgtide.sinks.postgres.bookkeeping import prepare, read_progress, table_scope, tables_ahead
 from pgtide.sinks.postgres.commands import Commands, read_left_out
 from pgtide.sinks.postgres.failures import TableRefused, target_error
+from pgtide.sinks.postgres.keeping import is_as_it_left, note_left, read_kept, write_kept
 from pgtide.sinks.postgres.key_ranges import ranges_ahead
 from pgtide.sinks.postgres.selected_later import refuse_rows
 from pgtide.sinks.postgres.session import connect_target
@@ -65,8 +68,7 @@ class PostgresSink:
                 if batch.settings.on_error == "stop" or failure is None:
                     raise refused.error from refused
                 failures.append(failure)
-                names = {".".join(table) for table in failure.work.tables}
-                batch = replace(batch, parked=batch.parked | names)
+                batch = _parking(batch, failure)
             except psycopg.Error as error:
                 self.close()
                 raise target_error(error, "changes are applied") from error
@@ -83,19 +85,37 @@ class PostgresSink:
                 return Failure(work, refused.error, self._from)
         return None
 
+    def kept(self, pipeline: str) -> Kept:
+        with self._asked("the target is asked which tables it has"):
+            return read_kept(self._open(), pipeline)
+
+    def keep(self, pipeline: str, kept: Kept) -> None:
+        with self._asked("the target is told which tables it has"):
+            write_kept(self._open(), pipeline, kept)
+
+    def leave(self, pipeline: str, table: TableRules, position: Position) -> None:
+        with self._asked("the target is told which tables it has"):
+            note_left(self._open(), pipeline, table, position)
+
     def reached(self, scope: Scope, table: TableRules | None = None) -> Position:
         """What the target's progress says; tables that are written apart have one of their own."""
-        try:
+        with self._asked("the target is asked how far it is"):
             connection = self._open()
             if table is None:
                 return read_progress(connection, scope.name)
-            if not read_tables(connection, [table.target]):
+            there = read_tables(connection, [table.target])
+            if not there or not is_as_it_left(connection, scope.pipeline, table):
                 return Position(Lsn(0))
             own = table_scope(scope.name, ".".join(table.source))
             return max(read_progress(connection, scope.name), read_progress(connection, own))
+
+    @contextmanager
+    def _asked(self, doing: str) -> Iterator[None]:
+        try:
+            yield
         except psycopg.Error as error:
             self.close()
-            raise target_error(error, "the target is asked how far it is") from error
+            raise target_error(error, doing) from error
 
     def close(self) -> None:
         if self._connection is not None:
@@ -184,6 +204,15 @@ class PostgresSink:
             return batch
         census = take_census(frame)
         return None if census.high is None else replace(batch, frame=frame, census=census)
+
+
+def _parking(batch: Batch, failure: Failure) -> Batch:
+    """The batch without tables that failed, which its transaction notes."""
+    error, low = failure.error, failure.position or batch.census.low
+    parked = Parked(low, error.message, error.detail, error.hint, now())
+    names = [".".join(table) for table in failure.work.tables]
+    lacking = {**batch.lacking, **dict.fromkeys(names, parked)}
+    return replace(batch, parked=batch.parked | {*names}, lacking=lacking)
 
 
 def _ends(batch: Batch) -> bool:

@@ -165,4 +165,4 @@ def _everywhere(column: Column) -> bool:
     """Whether every server knows the type under the same name."""
     element = column.element_oid or column.type_oid
     own = max(column.type_oid, element) >= oids.FIRST_USER_OID
-    return bool(column.type_name) and not own and column.type_oid not in _NAMES_OF_OBJECTS
+    return bool(column.type_name) and not own and element not in _NAMES_OF_OBJECTS

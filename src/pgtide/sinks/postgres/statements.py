@@ -113,6 +113,19 @@ class Statements:
             f" ON {self._same_key()} WHERE {self.chosen} AND s.kind IN ('u', 'p') AND ({differ}))"
         )
 
+    def moving_identities(self) -> str:
+        """Whether some event is not of a row that has its value in such a column already."""
+        same = " AND ".join(
+            f"t.{quoted(column.name)} = {self._value(index, column)}"
+            for index, column in self.columns
+            if column.name in self.identities
+        )
+        there = f"SELECT FROM {self.table.rows} t WHERE {self._same_key('o')} AND {same}"
+        return (
+            f"SELECT EXISTS (SELECT FROM {self.stage.name} s WHERE {self.chosen}"
+            f" AND s.kind IN ('u', 'p') AND s.known <> 'a' AND NOT EXISTS ({there}))"
+        )
+
     def moved_identities(self) -> str:
         """Whether some row is to get another key, part of which is GENERATED ALWAYS."""
         differ = " OR ".join(

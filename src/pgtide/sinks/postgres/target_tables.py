@@ -11,6 +11,7 @@ from psycopg import sql
 from pgtide.errors import TargetError
 from pgtide.postgres.connection import SqlConnection
 from pgtide.postgres.operators import operator, operators_of
+from pgtide.sinks.postgres.deferred import settle
 from pgtide.spark.layout import TableName
 
 _TABLES = f"""
@@ -30,8 +31,12 @@ JOIN ROWS FROM (unnest(%s::text[]), unnest(%s::text[])) AS wanted(nspname, relna
 WHERE c.relkind IN ('r', 'p')
 """
 _CASCADES = """
-SELECT conrelid, confrelid, confdeltype = 'c', confupdtype = 'c' FROM pg_catalog.pg_constraint
-WHERE contype = 'f' AND 'c' IN (confdeltype, confupdtype)
+SELECT conrelid, confrelid, confdeltype = 'c', confupdtype = 'c', ARRAY(
+    SELECT a.attname::text FROM pg_catalog.pg_attribute a
+    WHERE a.attrelid = conrelid AND a.attnum = ANY (conkey)
+      AND (confdeltype IN ('n', 'd') OR confupdtype IN ('c', 'n', 'd')))
+FROM pg_catalog.pg_constraint
+WHERE contype = 'f' AND (confdeltype IN ('c', 'n', 'd') OR confupdtype IN ('c', 'n', 'd'))
   AND (confrelid = ANY (%s::oid[]) OR conrelid = ANY (%s::oid[]))
 """
 _TRIGGERS = """
@@ -109,21 +114,29 @@ def missing_table(name: TableName, pipeline: str) -> TargetError:
 
 @dataclass(frozen=True)
 class Cascades:
-    """Tables whose rows go with others, ON DELETE CASCADE, by oid."""
+    """Tables whose rows go or change with others, by oid."""
 
-    parents: frozenset[int]
+    parents: frozenset[int]  # ON DELETE CASCADE
     children: frozenset[int]
     followers: frozenset[int]  # ON UPDATE CASCADE
+    changers: frozenset[int]  # whatever else is done, the row stays
+    changing: Mapping[int, frozenset[str]]  # with its columns
 
 
 def read_cascades(connection: SqlConnection, tables: Sequence[TargetTable]) -> Cascades:
-    """What rows of these tables take along when they are deleted."""
+    """What rows of these tables take along when they are deleted or get another key."""
     oids = [table.oid for table in tables]
     found = connection.execute(_CASCADES, [oids, oids]).fetchall()
+    changing: dict[int, frozenset[str]] = {}
+    for child, _, _, _, columns in found:
+        if columns:
+            changing[child] = changing.get(child, frozenset()) | {*columns}
     return Cascades(
-        frozenset(parent for _, parent, deletes, _ in found if deletes),
-        frozenset(child for child, _, deletes, _ in found if deletes),
-        frozenset(child for child, _, _, updates in found if updates),
+        frozenset(parent for _, parent, deletes, *_ in found if deletes),
+        frozenset(child for child, _, deletes, *_ in found if deletes),
+        frozenset(child for child, _, _, updates, _ in found if updates),
+        frozenset(parent for _, parent, _, _, columns in found if columns),
+        changing,
     )
 
 
@@ -162,12 +175,6 @@ def _switch(connection: SqlConnection, relation: int, how: str, name: str) -> No
     assert row is not None, "a SELECT without FROM has one row"
     quoted = sql.Identifier(name).as_string(None)
     connection.execute(f"ALTER TABLE {row[0]} {how} {quoted}".encode())
-
-
-def settle(connection: SqlConnection) -> None:
-    """Have deferred constraints look at rows now: a table with some pending cannot be altered."""
-    connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
-    connection.execute("SET CONSTRAINTS ALL DEFERRED")
 
 
 @contextmanager

@@ -22,7 +22,9 @@ from pgtide.postgres.connection import SqlConnection
 from pgtide.sinks.postgres.after_rows import run_after_rows
 from pgtide.sinks.postgres.applying import Applier, Unexpected
 from pgtide.sinks.postgres.bookkeeping import lock_progress, write_progress
+from pgtide.sinks.postgres.deferred import WaitsForRows, settle
 from pgtide.sinks.postgres.failures import TableRefused, is_of_a_row, target_error
+from pgtide.sinks.postgres.keeping import note_caught_up, note_parked
 from pgtide.sinks.postgres.loading import Loader, close_load, load_rows, open_load
 from pgtide.sinks.postgres.ordered import OrderedApplier
 from pgtide.sinks.postgres.refused_lines import Destination
@@ -35,7 +37,6 @@ from pgtide.sinks.postgres.target_tables import (
     missing_table,
     quoted_name,
     read_tables,
-    settle,
 )
 from pgtide.sinks.postgres.units import Command, Left, RowsOf, SweepOf, Truncate, Unit
 from pgtide.spark.layout import Layout, TableName
@@ -80,12 +81,12 @@ class TargetTransaction:
         except Unexpected:
             self._again(reached)
         except psycopg.Error as error:
-            if not is_of_a_row(error):
+            if not is_of_a_row(error) and not isinstance(error, psycopg.errors.ObjectInUse):
                 raise
             self._again(reached)
 
     def _again(self, reached: Position) -> None:
-        """In the source's order; what is refused even then, its key is known unless it was last."""
+        """In the source's order; what is refused even then, its key is known but for triggers."""
         try:
             self._attempt(reached, every=True)
         except psycopg.Error as error:
@@ -112,17 +113,14 @@ class TargetTransaction:
                 match action:
                     case RowsOf():
                         applier.apply(action.segment)
-                    case Truncate():
-                        self._truncate(action)
-                    case Command():
-                        self._unit.commands.run(self._connection, action.at)
-                        applier.look_again()
                     case SweepOf():
                         for sweep in self._sweeps[action.step]:
                             if not self._swept_before(sweep):
                                 sweep.run(self._connection, chosen)
                     case Left(at, partition, root):
                         self._unit.commands.leave(self._connection, at, partition, root)
+                    case _:
+                        self._change(action, applier)
             self._add(added, *staged.result())
             self._end()
 
@@ -228,6 +226,18 @@ class TargetTransaction:
         connection.execute("SET CONSTRAINTS ALL DEFERRED")
         connection.execute(_MEMORY)
 
+    def _change(self, action: Truncate | Command, applier: Applier) -> None:
+        """Do something to tables as such."""
+        try:
+            if isinstance(action, Truncate):
+                self._truncate(action)
+            else:
+                self._unit.commands.run(self._connection, action.at)
+                applier.look_again()
+        except WaitsForRows as waiting:
+            applier.check()
+            raise waiting.error from waiting
+
     def _truncate(self, action: Truncate) -> None:
         known = read_tables(self._connection, action.tables)
         for name in action.tables:
@@ -249,7 +259,15 @@ class TargetTransaction:
             parked = self._parked()
             close_load(self._connection, self._pipeline, parked)
             run_after_rows(self._connection, self._pipeline, parked=bool(parked))
+        self._note_tables()
         write_progress(self._connection, self._scope, self._unit.high, self._source)
+
+    def _note_tables(self) -> None:
+        """Tables that are not as far as the progress says, and those that have come nearer."""
+        if self._scope == self._pipeline and self._batch.lacking:
+            note_parked(self._connection, self._pipeline, self._batch.lacking)
+        if self._batch.only:
+            note_caught_up(self._connection, self._pipeline, self._batch.only, self._unit.high)
 
     def _parked(self) -> set[TableName]:
         """What tables that wait are called in the target."""

@@ -1,0 +1,79 @@
+"""Constraints that look when a transaction ends: which event is it that they refuse?
+
+What a deferred constraint has to look at waits in a queue, in the order of the events. So does what
+a trigger of ours has to: before each event a row goes into ``pgtide.checks``, and the trigger says
+that what follows is about this event. It says so by sequences, which no rollback takes back, and of
+which each session sees its own numbers.
+"""
+
+from __future__ import annotations
+
+import psycopg
+
+from pgtide.errors import PgtideError
+from pgtide.position import Lsn, Position
+from pgtide.postgres.connection import SqlConnection
+
+_DEFERRABLE = """
+SELECT EXISTS (SELECT FROM pg_catalog.pg_constraint
+               WHERE condeferrable AND connamespace <> 'pgtide'::regnamespace)
+"""
+MARK = "INSERT INTO pgtide.checks VALUES (event.lsn, event.seq);"
+"""Before an event, in PL/pgSQL."""
+SETTLE = """
+BEGIN
+    SET CONSTRAINTS ALL IMMEDIATE;
+EXCEPTION WHEN integrity_constraint_violation OR plpgsql_error THEN
+    NULL; -- what is wrong is told when everything has come
+END;
+SET CONSTRAINTS ALL DEFERRED;
+"""
+"""``settle``, in PL/pgSQL."""
+
+
+class WaitsForRows(Exception):
+    """A table has rows that deferred constraints could not look at yet, and so cannot be changed.
+
+    Its source's transaction is not complete; the source has had no such rows in this table.
+    """
+
+    def __init__(self, error: PgtideError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def settle(connection: SqlConnection) -> None:
+    """Have deferred constraints look at rows now: a table with some pending cannot be altered.
+
+    If they are violated they wait: the source's transaction goes on.
+    """
+    try:
+        with connection.transaction():
+            connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+    except (psycopg.errors.IntegrityError, psycopg.errors.RaiseException):
+        pass
+    connection.execute("SET CONSTRAINTS ALL DEFERRED")
+
+
+def begin_marks(connection: SqlConnection) -> bool:
+    """Whether events are to be marked: something can be deferred."""
+    row = connection.execute(_DEFERRABLE).fetchone()
+    if row != (True,):
+        return False
+    connection.execute("SELECT setval('pgtide.checked_lsn', 0), setval('pgtide.checked_seq', 0)")
+    return True
+
+
+def check(connection: SqlConnection) -> tuple[psycopg.Error, Position] | None:
+    """Have them look; what they say, and at which event. The very first position: at none."""
+    try:
+        with connection.transaction():
+            connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+            connection.execute("DELETE FROM pgtide.checks")
+    except (psycopg.errors.IntegrityError, psycopg.errors.RaiseException) as error:
+        query = "SELECT currval('pgtide.checked_lsn'), currval('pgtide.checked_seq')"
+        row = connection.execute(query).fetchone()
+        assert row is not None, "a SELECT without FROM has one row"
+        return error, Position(Lsn(row[0]), row[1])
+    connection.execute("SET CONSTRAINTS ALL DEFERRED")
+    return None
