@@ -106,6 +106,13 @@ def _check(config: Config, name: str, start: Position | None) -> list[str]:
             "written again.",
             hint=f"Move {sink.path} away, then again: pgtide replay --pipeline {name}",
         )
+    if isinstance(sink, PostgresSettings) and sink.mode == "history":
+        raise PipelineError(
+            "a Postgres target says itself what it has",
+            detail=f"{sink.url} has every change once; what comes again is left out.",
+            hint="To build a history anew, give the pipeline another name and routes to another "
+            "schema, or another database, and run: pgtide run",
+        )
     if isinstance(sink, PostgresSettings):
         raise PipelineError(
             "a Postgres target says itself what it has",

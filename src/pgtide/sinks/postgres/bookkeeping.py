@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 from typing import Literal
 
-from pgtide.errors import TargetError
+from pgtide.errors import TargetError, TargetUnavailable
 from pgtide.position import Lsn, Position
 from pgtide.postgres.connection import SqlConnection
 
@@ -50,6 +50,16 @@ def lock_progress(connection: SqlConnection, pipeline: str, log: str) -> Positio
             "another name, if the target is to have both.",
         )
     return Position(Lsn.parse(row[0]), row[1])
+
+
+def expect_progress(pipeline: str, found: Position, reached: Position) -> None:
+    """Make sure that nobody else has brought the target further meanwhile."""
+    if found != reached:
+        raise TargetUnavailable(
+            "somebody else writes to the target",
+            detail=f"Pipeline {pipeline} was at {reached}, and is at {found}.",
+            hint="Let one process run the pipeline: pgtide status",
+        )
 
 
 def tables_ahead(connection: SqlConnection, pipeline: str) -> set[Lsn]:

@@ -89,7 +89,7 @@ class StagedRows:
     def lines(self, frame: DataFrame, spared: Sequence[DataFrame] = ()) -> DataFrame:
         """``stage`` and ``line`` of everything that is to be staged, keys that sweeps spare too."""
         parts = [*(self._states(frame) if self.tables else ()), *spared]
-        return _as_lines(reduce(DataFrame.unionAll, parts))
+        return as_lines(reduce(DataFrame.unionAll, parts))
 
     def bare_lines(self, frame: DataFrame) -> DataFrame:
         """The same with the values alone, and the row's place: for tables, not for stages."""
@@ -162,7 +162,7 @@ def _counted(events: DataFrame, layout: Layout, traits: Traits) -> DataFrame:
     )
 
 
-def _as_lines(state: DataFrame) -> DataFrame:
+def as_lines(state: DataFrame) -> DataFrame:
     """The form that COPY reads, with the end of the line; a stage without origins has none."""
     fields = [
         "CAST(segment AS string)",

@@ -1,0 +1,305 @@
+"""``mode: history``: every change of a table as a row of the target, once, whatever happened."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pgtide.errors import TargetError, TargetUnavailable
+from pgtide.sinks.postgres import history_transaction
+from tests.fixtures.capture import MakeCaptured
+from tests.fixtures.databases import Database
+from tests.sinks.postgres.replicas import PIPELINE, Replica
+from tests.snapshot.taking import take
+
+OP = "_pgtide_op, _pgtide_unchanged, _pgtide_before"
+
+
+def follow(replica: Replica, pipeline: dict[str, Any] | None = None) -> Any:
+    return replica.follow(pipeline, mode="history")
+
+
+def events(replica: Replica, columns: str, table: str = "t") -> list[tuple[Any, ...]]:
+    order = "ORDER BY _pgtide_lsn, _pgtide_seq"
+    return replica.target.execute(f"SELECT {columns} FROM {table} {order}")
+
+
+def columns(replica: Replica, table: str) -> list[tuple[str, str]]:
+    """Names and types of the source's columns."""
+    return replica.target.execute(
+        f"""SELECT attname::text, format_type(atttypid, atttypmod) FROM pg_attribute
+        WHERE attrelid = '{table}'::regclass AND attnum > 0 AND attname !~ '^_pgtide'
+        ORDER BY attnum"""
+    )
+
+
+def lose_checkpoint(replica: Replica) -> None:
+    shutil.rmtree(replica.captured.directory / "log" / "pipelines" / PIPELINE)
+
+
+def test_every_change(replica: Replica) -> None:
+    """As the log has them, whatever the replica identity; rows of partitions say which."""
+    replica.captured.run(
+        """CREATE TABLE t (id int PRIMARY KEY, name text, long text);
+ALTER TABLE t ALTER long SET STORAGE EXTERNAL;
+CREATE TABLE keyless (v int, "odd ""name" text);
+ALTER TABLE keyless REPLICA IDENTITY FULL;
+CREATE TABLE parted (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);
+CREATE TABLE parted_1 PARTITION OF parted FOR VALUES FROM (0) TO (10);
+CREATE TABLE parted_2 PARTITION OF parted FOR VALUES FROM (10) TO (20);
+INSERT INTO t VALUES (1, E'\\t\\\\ \\n', repeat('x', 9000)), (2, NULL, 's');
+UPDATE t SET name = 'ONE' WHERE id = 1;
+UPDATE t SET id = 20 WHERE id = 2;
+DELETE FROM t WHERE id = 20;
+TRUNCATE t;
+INSERT INTO keyless VALUES (1, '"'), (1, NULL);
+UPDATE keyless SET v = 2;
+INSERT INTO parted VALUES (1, 'a'), (11, 'b');
+UPDATE parted SET id = 12 WHERE id = 1;
+TRUNCATE parted_2;
+"""
+    )
+    follow(replica)
+    assert events(replica, f"{OP}, id, name") == [
+        ("insert", None, None, 1, "\t\\ \n"),
+        ("insert", None, None, 2, None),
+        ("update", ["long"], None, 1, "ONE"),
+        ("update", None, {"id": "2"}, 20, None),
+        ("delete", ["name", "long"], {"id": "20"}, 20, None),
+        ("truncate", None, None, None, None),
+    ]
+    assert [row[0] for row in events(replica, "long")] == ["x" * 9000, "s", None, "s", None, None]
+    assert events(replica, f"{OP}, v", "keyless") == [
+        ("insert", None, None, 1),
+        ("insert", None, None, 1),
+        ("update", None, {"v": "1", 'odd "name': '"'}, 2),
+        ("update", None, {"v": "1", 'odd "name': None}, 2),
+    ]
+    names = dict(replica.captured.execute("SELECT oid::bigint, relname::text FROM pg_class"))
+    found = events(replica, "_pgtide_op, _pgtide_relation, id", "parted")
+    assert [(op, names[relation], key) for op, relation, key in found] == [
+        ("insert", "parted_1", 1),
+        ("insert", "parted_2", 11),
+        ("delete", "parted_1", 1),
+        ("insert", "parted_2", 12),
+        ("truncate", "parted_2", None),
+    ]
+    logged = {
+        (str(event.position.lsn), event.position.seq): (event.op, event.xid, event.committed_at)
+        for event in replica.captured.events()
+        if event.op in ("insert", "update", "delete", "truncate")
+    }
+    facts = "_pgtide_lsn::text, _pgtide_seq, _pgtide_op, _pgtide_xid, _pgtide_committed_at"
+    stored = [row for table in ("t", "keyless", "parted") for row in events(replica, facts, table)]
+    assert {(lsn, seq): tuple(rest) for lsn, seq, *rest in stored} == logged
+    assert len(stored) == len(logged)
+
+
+def test_schema_changes(replica: Replica) -> None:
+    """Columns and tables that come, go and change within a batch; every row has its values."""
+    replica.captured.run(
+        """CREATE TABLE t (id int PRIMARY KEY, name text, gone int, n int, kind text);
+INSERT INTO t VALUES (1, 'a', 7, 1, '5');
+"""
+    )
+    follow(replica)
+    replica.captured.run(
+        """INSERT INTO t VALUES (2, 'b', 8, 2, '6');
+ALTER TABLE t RENAME name TO title;
+ALTER TABLE t DROP gone, ADD note text DEFAULT 'n';
+INSERT INTO t VALUES (3, 'c', 3, '7', 'm');
+ALTER TABLE t ALTER n TYPE bigint, ALTER kind TYPE int USING kind::int, ADD gone text;
+INSERT INTO t VALUES (4, 'd', 9876543210, 8, 'o', 'new');
+CREATE SCHEMA other;
+ALTER TABLE t RENAME TO u;
+ALTER TABLE u SET SCHEMA other;
+INSERT INTO other.u VALUES (5, 'e', 5, 9, 'p', 'x');
+CREATE TABLE t (id text PRIMARY KEY);
+INSERT INTO t VALUES ('first');
+DROP TABLE t;
+CREATE TABLE t (id int PRIMARY KEY, more uuid);
+INSERT INTO t VALUES (9);
+"""
+    )
+    follow(replica)
+    wanted = [
+        (1, "a", 7, None, 1, "5", None, None),
+        (2, "b", 8, None, 2, "6", None, None),
+        (3, "c", None, None, 3, "7", None, "m"),
+        (4, "d", None, "new", 9876543210, None, 8, "o"),
+        (5, "e", None, "x", 5, None, 9, "p"),
+    ]
+    names = "id, title, gone__integer, gone, n, kind__text, kind, note"
+    changes = events(replica, names, "other.u WHERE _pgtide_op <> 'read'")
+    assert changes == wanted
+    # ALTER TYPE wrote the rows anew, so they were read again.
+    read = events(replica, "id, kind", "other.u WHERE _pgtide_op = 'read'")
+    assert read == [(1, 5), (2, 6), (3, 7), (4, 8), (5, 9)]
+    assert events(replica, "id") == [(9,)]
+    assert columns(replica, "t") == [("id", "integer"), ("more", "uuid")]
+    ((old,),) = replica.target.execute("SELECT relname::text FROM pg_class WHERE relname ~ '^t__'")
+    assert events(replica, "id", f'"{old}"') == [("first",)]
+    replica.captured.run("INSERT INTO other.u VALUES (6);\nINSERT INTO t VALUES (10);\n")
+    lose_checkpoint(replica)
+    follow(replica)
+    assert events(replica, "id", "other.u")[-2:] == [(5,), (6,)]
+    assert events(replica, "id") == [(9,), (10,)]
+
+
+def test_stopped_before_the_end(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that were staged, tables that were made: nothing of it is there, then all of it once."""
+    replica.captured.run("CREATE TABLE t (id int PRIMARY KEY);\nINSERT INTO t VALUES (1);\n")
+    follow(replica)
+    replica.captured.run(
+        """INSERT INTO t VALUES (2), (3);
+ALTER TABLE t RENAME id TO number;
+CREATE TABLE more (id int PRIMARY KEY);
+INSERT INTO more VALUES (4);
+"""
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(history_transaction, "write_progress", _gone)
+        with pytest.raises(TargetUnavailable):
+            follow(replica)
+    assert replica.target.execute("SELECT to_regclass('more')") == [(None,)]
+    assert events(replica, "id") == [(1,)]
+    lose_checkpoint(replica)
+    follow(replica)
+    assert events(replica, "number") == [(1,), (2,), (3,)]
+    assert events(replica, "id", "more") == [(4,)]
+
+
+def _gone(*_: object) -> None:
+    raise TargetUnavailable("gone")
+
+
+@pytest.mark.slow
+def test_a_large_transaction_comes_whole(
+    spark: SparkSession, target: Database, make_captured: MakeCaptured
+) -> None:
+    captured = make_captured(log={"buffer": "256kB"})
+    replica = Replica(spark, captured, target)
+    captured.run("CREATE TABLE t (id int PRIMARY KEY, doc text);\n")
+    follow(replica)
+    captured.run(
+        "INSERT INTO t SELECT n, string_agg(md5((n * 100 + m)::text), '') FROM"
+        " generate_series(1, 20000) n, generate_series(1, 30) m GROUP BY n;\n"
+        "INSERT INTO t VALUES (0, 'small');\nUPDATE t SET doc = id::text WHERE id % 2 = 0;\n"
+    )
+    seen: set[int] = set()
+    captured.capture()
+    state = replica.apply(
+        {"batch": "1MB"},
+        on_batch=lambda *_: seen.add(replica.rows("t", "count(*)")[0][0]),
+        mode="history",
+    )
+    assert state.batches > 3
+    assert seen <= {0, 20000, 20001, 30002}
+    found = "SELECT count(*), sum(hashtext(doc)) FROM t WHERE _pgtide_op = 'insert'"
+    assert replica.rows("t", "count(*)") == [(30002,)]
+    assert target.execute(found)[0][0] == 20001
+
+
+def test_rules_and_rows_that_were_there(
+    spark: SparkSession, database: Database, target: Database, make_captured: MakeCaptured
+) -> None:
+    """What a rule hides does not come back through the old row, a stage or a snapshot."""
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, secret varchar(9), n int, kind text, _pgtide_op int)"
+    )
+    database.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+    database.execute("INSERT INTO t VALUES (1, 'hush', 15, 'a', 7), (2, 'hush', 25, 'b', 7)")
+    captured = make_captured(snapshot="initial")
+    take(captured, spark)
+    replica = Replica(spark, captured, target)
+    captured.run("UPDATE t SET secret = 'quiet', n = 38;\nTRUNCATE t;\n")
+    rules = [
+        {"table": "public.t", "transform": {"column": "secret", "mask": {}}},
+        {"table": "public.t", "transform": {"column": "n", "sql": "CAST(n % 10 AS bigint)"}},
+        {"table": "public.t", "filter": {"column": "kind", "operator": "eq", "value": "a"}},
+        {"table": "public.t", "exclude": ["id"]},
+    ]
+    routes = [{"table": "public.t", "to": "audit.changes", "rename": {"kind": "text"}}]
+    follow(replica, {"rules": rules, "routes": routes})
+    names = f'{OP}, secret, n, "text", _pgtide_op__2'
+    old = {"secret": "h**h", "n": "5", "text": "a", "_pgtide_op__2": "7"}
+    assert events(replica, names, "audit.changes") == [
+        ("read", None, None, "h**h", 5, "a", 7),
+        ("update", None, old, "q***t", 8, "a", 7),
+        ("truncate", None, None, None, None, None, None),
+    ]
+    assert columns(replica, "audit.changes") == [
+        ("secret", "text"),
+        ("n", "bigint"),
+        ("text", "text"),
+    ]
+    staged = "SELECT relname::text FROM pg_class WHERE relname ~ '^stage_' AND relkind = 'r'"
+    ((stage,),) = target.execute(staged)
+    assert "hush" not in str(target.execute(f'SELECT s::text FROM pgtide."{stage}" s'))
+
+
+def test_types_that_the_target_does_not_have(replica: Replica) -> None:
+    """Those are texts; a domain is the type below it, which has no constraints."""
+    replica.target.execute("CREATE TYPE mood AS ENUM ('good')")
+    replica.captured.run(
+        """CREATE TYPE mood AS ENUM ('good', 'bad');
+CREATE TYPE pair AS (a int, b text);
+CREATE DOMAIN email AS varchar(20) NOT NULL CHECK (VALUE LIKE '%@%');
+CREATE TABLE t (id int PRIMARY KEY, m mood, ms mood[], p pair, e email, r regclass, b bit(3),
+    n numeric(9,2), at timestamptz(3), j jsonb);
+INSERT INTO t VALUES (1, 'good', '{good}', '(1,x)', 'a@b', 't', '101', 1.5, 'epoch', '{}');
+DELETE FROM t;
+"""
+    )
+    follow(replica)
+    assert columns(replica, "t") == [
+        ("id", "integer"),
+        ("m", "mood"),
+        ("ms", "mood[]"),
+        ("p", "text"),
+        ("e", "character varying(20)"),
+        ("r", "text"),
+        ("b", "bit(3)"),
+        ("n", "numeric(9,2)"),
+        ("at", "timestamp(3) with time zone"),
+        ("j", "jsonb"),
+    ]
+    assert events(replica, "m::text, ms::text, p, e, b::text")[0] == (
+        "good", "{good}", "(1,x)", "a@b", "101",
+    )  # fmt: skip
+    replica.captured.run("INSERT INTO t VALUES (2, 'bad', NULL, NULL, 'a@b');\n")
+    with pytest.raises(TargetError, match="refuses a row") as refused:
+        follow(replica)
+    assert '"2"' in refused.value.detail
+    state = follow(replica, {"on_error": "park"})
+    assert list(state.parked) == ["public.t"]
+    replica.target.execute("ALTER TYPE mood ADD VALUE 'bad'")
+    replica.captured.run(
+        "CREATE TYPE pair2 AS (a int);\nINSERT INTO t (id, m, e) VALUES (3, 'bad', '@');\n"
+    )
+    replica.resume()
+    follow(replica)
+    assert events(replica, "id, m::text")[-2:] == [(2, "bad"), (3, "bad")]
+    assert len(events(replica, "id")) == 4
+
+
+def test_refusals(replica: Replica) -> None:
+    replica.captured.run(
+        "CREATE TABLE t (id int PRIMARY KEY);\nCREATE TABLE u (id int PRIMARY KEY);\n"
+    )
+    replica.target.execute("CREATE TABLE t (id int)")
+    replica.captured.run("INSERT INTO t VALUES (1);\nINSERT INTO u VALUES (1);\n")
+    with pytest.raises(TargetError, match=r"public\.t that is not this pipeline's history"):
+        follow(replica)
+    together = [{"table": "public.*", "to": "s.both"}]
+    with pytest.raises(TargetError, match="would be one table of the target"):
+        follow(replica, {"routes": together})
+    replica.target.execute("DROP TABLE t")
+    follow(replica)
+    assert events(replica, "id") == [(1,)]
+    replica.captured.run("INSERT INTO t VALUES (2);\n")
+    with pytest.raises(TargetError, match="has written a history"):
+        replica.follow()
