@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pgtide.errors import TargetError, TargetUnavailable
+from pgtide.errors import PipelineError, TargetError, TargetUnavailable
+from pgtide.pipeline.replaying import check_replay
 from pgtide.sinks.postgres import history_transaction
-from tests.fixtures.capture import MakeCaptured
+from pgtide.verify.planning import refusal
+from tests.cli.test_run import START_S, Running
+from tests.fixtures.capture import Captured, MakeCaptured
 from tests.fixtures.databases import Database
+from tests.fixtures.waiting import wait_until
 from tests.sinks.postgres.replicas import PIPELINE, Replica
 from tests.snapshot.taking import take
 
@@ -177,6 +181,39 @@ def _gone(*_: object) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_kill_9_between_stage_and_commit(captured: Captured, target: Database) -> None:
+    """It waits for its progress, which somebody has locked: now it dies."""
+    past = {"sink": {"type": "postgres", "url": target.url, "mode": "history"}}
+    running = Running(captured, past=past)
+    captured.run("CREATE TABLE t (id int PRIMARY KEY, v int);\nINSERT INTO t VALUES (0, 0);\n")
+    assert running.finish("run", "--until-current", "--pipeline", "past") == 0, running.said()
+    captured.run(
+        "INSERT INTO t SELECT n, n FROM generate_series(1, 5000) n;\nUPDATE t SET v = 1;\n"
+    )
+    captured.capture()
+    waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'transactionid'"
+    with target.connect(autocommit=False) as locking:
+        locking.execute("SELECT FROM pgtide.progress FOR UPDATE")
+        process = running.start("run", "--pipeline", "past")
+        try:
+            wait_until(lambda: bool(target.execute(waiting)), "rows that are staged", START_S)
+        finally:
+            process.kill()
+            process.wait()
+    assert target.execute("SELECT count(*) FROM t") == [(1,)]
+    shutil.rmtree(captured.directory / "log" / "pipelines" / "past")
+    assert running.finish("run", "--until-current", "--pipeline", "past") == 0, running.said()
+    query = "SELECT _pgtide_op, count(*), sum(id), sum(v) FROM t GROUP BY 1 ORDER BY 1"
+    assert target.execute(query) == [
+        ("insert", 5001, 12502500, 12502500),
+        ("update", 5001, 12502500, 5001),
+    ]
+    for question in ("check", "status"):
+        assert running.finish(question) == 0, running.said()
+
+
+@pytest.mark.slow
 def test_a_large_transaction_comes_whole(
     spark: SparkSession, target: Database, make_captured: MakeCaptured
 ) -> None:
@@ -303,3 +340,8 @@ def test_refusals(replica: Replica) -> None:
     replica.captured.run("INSERT INTO t VALUES (2);\n")
     with pytest.raises(TargetError, match="has written a history"):
         replica.follow()
+    config = replica.config(mode="history")
+    assert "mode history" in refusal(config.pipelines[PIPELINE])
+    with pytest.raises(PipelineError, match="appended once"):
+        check_replay(config, PIPELINE, None)
+    check_replay(config, PIPELINE, replica.captured.events()[-1].position)

@@ -29,8 +29,14 @@ def read_progress(
     return Position(Lsn(0)) if row is None else Position(Lsn.parse(row[0]), row[1])
 
 
+def target_position(connection: SqlConnection, pipeline: str) -> Position | None:
+    """The same of a target that may not have begun: None when nothing was ever written to it."""
+    row = connection.execute("SELECT to_regclass('pgtide.progress') IS NOT NULL").fetchone()
+    return read_progress(connection, pipeline) if row is not None and row[0] else None
+
+
 def lock_progress(connection: SqlConnection, pipeline: str, log: str) -> Position:
-    """The same for a writer: nobody else goes on before this transaction ends.
+    """How far it is, for a writer: nobody else goes on before this transaction ends.
 
     A position of another log means nothing in this one: TargetError.
     """
