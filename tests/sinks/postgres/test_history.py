@@ -16,6 +16,7 @@ from tests.cli.test_run import START_S, Running
 from tests.fixtures.capture import Captured, MakeCaptured
 from tests.fixtures.databases import Database
 from tests.fixtures.waiting import wait_until
+from tests.sinks.postgres.histories import check_equals_log
 from tests.sinks.postgres.replicas import PIPELINE, Replica
 from tests.snapshot.taking import take
 
@@ -151,6 +152,67 @@ INSERT INTO t VALUES (9);
     follow(replica)
     assert events(replica, "id", "other.u")[-2:] == [(5,), (6,)]
     assert events(replica, "id") == [(9,), (10,)]
+
+
+NAMES = [
+    """CREATE TABLE a (id int PRIMARY KEY, x int, y text, "X" text);
+CREATE TABLE b (id int PRIMARY KEY, other date);
+INSERT INTO a VALUES (1, 1, 'y', 'big');
+INSERT INTO b VALUES (1, 'today');
+""",
+    """BEGIN;
+INSERT INTO a VALUES (2, 2, 'y2');
+ALTER TABLE a RENAME x TO tmp;
+ALTER TABLE a RENAME y TO x;
+ALTER TABLE a RENAME tmp TO y;
+INSERT INTO a VALUES (3, 3, 'x');
+ALTER TABLE a RENAME TO tmp;
+ALTER TABLE b RENAME TO a;
+ALTER TABLE tmp RENAME TO b;
+INSERT INTO a VALUES (2, 'yesterday');
+INSERT INTO b VALUES (4, 4, 'x');
+COMMIT;
+INSERT INTO a VALUES (3);
+DELETE FROM b WHERE id = 4;
+""",
+    """CREATE SCHEMA s;
+ALTER TABLE a SET SCHEMA s;
+CREATE TABLE a (id int PRIMARY KEY) PARTITION BY RANGE (id);
+CREATE TABLE a_1 PARTITION OF a FOR VALUES FROM (0) TO (10);
+INSERT INTO a VALUES (5);
+ALTER TABLE a DETACH PARTITION a_1;
+INSERT INTO a_1 VALUES (6);
+DROP TABLE a;
+ALTER TABLE b RENAME TO a;
+INSERT INTO a VALUES (7);
+CREATE TABLE b (id int PRIMARY KEY, long_name int);
+INSERT INTO b VALUES (1, 1);
+ALTER TABLE b DROP long_name;
+ALTER TABLE b ADD long_name text;
+INSERT INTO b VALUES (2, 'two');
+ALTER TABLE b ALTER id TYPE text;
+INSERT INTO b VALUES ('three');
+ALTER TABLE b ALTER id TYPE int USING ascii(id);
+INSERT INTO b VALUES (4);
+ALTER TABLE b RENAME TO c;
+DROP TABLE c;
+DROP SCHEMA s CASCADE;
+CREATE TABLE c (id int PRIMARY KEY);
+INSERT INTO c VALUES (1);
+""",
+]
+
+
+@pytest.mark.parametrize("at_once", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_names_that_change_hands(replica: Replica, at_once: bool) -> None:
+    """Of columns, tables and schemas; the same whether batches are small or large."""
+    for script in NAMES:
+        replica.captured.run(script.replace("long_name", "n" * 60))
+        if not at_once:
+            follow(replica)
+            check_equals_log(replica)
+    follow(replica)
+    check_equals_log(replica)
 
 
 def test_stopped_before_the_end(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
