@@ -43,12 +43,21 @@ class SourceNames:
 
     def refuse_shared(self, table: TableName, place: str, relation: int) -> None:
         """Two tables of the source in one of the target would replace each other for ever."""
+        newest = self._newest(relation)
+        if newest is not None and newest != table:
+            raise shared([".".join(newest), ".".join(table)], place)
+
+    def refuse_both(self, table: TableName, relation: int) -> None:
+        """The same where a relation that has moved on may be found at its old place still."""
+        place, newest = self.target(table), self._newest(relation)
+        if newest is not None and self.target(newest) == place:
+            self.refuse_shared(table, ".".join(place), relation)
+
+    def _newest(self, relation: int) -> TableName | None:
+        """The last name of a relation; None of a partition, whose rows go to its root."""
         shapes = [shape for shape in self._shapes if shape.oid == relation]
         newest = max(shapes, key=lambda shape: shape.id, default=None)
-        if newest is None or newest.root_oid:
-            return  # a partition's rows go to its root
-        if (newest.schema, newest.table) != table:
-            raise shared([newest.name, ".".join(table)], place)
+        return None if newest is None or newest.root_oid else (newest.schema, newest.table)
 
     @property
     def _shapes(self) -> Iterable[Shape]:

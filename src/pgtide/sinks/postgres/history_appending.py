@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import psycopg
 
@@ -57,32 +58,38 @@ class Appending:
 
     def _refusal(self, error: psycopg.Error) -> TableRefused:
         """The first event that is refused: halves are tried until one is left."""
-        places = self._places()
-        while len(places) > 1:
-            half = len(places) // 2
-            part = replace(self, low=places[0], high=places[half - 1])
+        first, count = 0, self._count()
+        while count > 1:
+            half = count // 2
+            part = replace(self, low=self._place(first), high=self._place(first + half - 1))
             why = part._attempt(keep=False)
-            places = places[half:] if why is None else places[:half]
+            first, count = (first + half, count - half) if why is None else (first, half)
             error = why or error
-        alone = replace(self, low=places[0], high=places[0])
+        at = self._place(first)
+        alone = replace(self, low=at, high=at)
         error = alone._attempt(keep=False) or error
         target, constraint = self.history.rules.target, error.diag.constraint_name
-        return row_refused(target, places[0], alone._key(), error.sqlstate or "", constraint)
+        return row_refused(target, at, alone._key(), error.sqlstate or "", constraint)
 
-    def _places(self) -> list[Position]:
-        """Where the events are."""
-        chosen = self.history.chosen(self.loads, self.low, self.high)
-        query = f"SELECT s.lsn, s.seq FROM {self.history.stage.name} s WHERE {chosen} ORDER BY 1, 2"
-        found = self.connection.execute(query.encode()).fetchall()
-        return [Position(Lsn(lsn), seq) for lsn, seq in found]
+    def _count(self) -> int:
+        return int(self._one("count(*)")[0])
+
+    def _place(self, number: int) -> Position:
+        """Where an event is, by its number in order."""
+        lsn, seq = self._one("s.lsn, s.seq", f"ORDER BY 1, 2 OFFSET {number} LIMIT 1")
+        return Position(Lsn(lsn), seq)
 
     def _key(self) -> dict[str, str | None]:
+        """Of the one event that is meant."""
         stage = self.history.stage
-        if not stage.keys:
-            return {}
-        values = ", ".join(f"s.v{index}::text" for index in stage.keys)
+        values = [f"s.v{index}::text" for index in stage.keys]
+        found = self._one(", ".join(values)) if values else ()
+        return dict(zip(stage.key_places, found, strict=True))
+
+    def _one(self, columns: str, order: str = "") -> tuple[Any, ...]:
+        """A row about the staged events."""
         chosen = self.history.chosen(self.loads, self.low, self.high)
-        query = f"SELECT {values} FROM {stage.name} s WHERE {chosen}"
+        query = f"SELECT {columns} FROM {self.history.stage.name} s WHERE {chosen} {order}"
         row = self.connection.execute(query.encode()).fetchone()
-        assert row is not None, "it was refused"
-        return dict(zip(stage.key_places, row, strict=True))
+        assert row is not None, "there are events"
+        return row

@@ -139,8 +139,7 @@ class HistoryTables:
         """See that a name is free: a history that has it was of a table which is gone."""
         holder = next((relation for relation, at in self._places.items() if at == name), None)
         if holder is not None:
-            self._names.refuse_routes(table, ".".join(name), holder)
-            self._names.refuse_shared(table, ".".join(name), holder)
+            self._names.refuse_both(table, holder)
             schema, old = name
             self._move(holder, (schema, free_name(old, f"__{holder}", self._tables_in(schema))))
         elif self._exists(name):

@@ -1,7 +1,7 @@
 """Types of a history's columns: the source's own where the target knows them, else text.
 
 Of a domain it is the type below it: a history has no constraints, and a value that was not sent
-is NULL.
+is NULL. Rows of a table are texts: what has the name here is not that table.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ SELECT w.name, w.oid, w.typmod,
                  WHERE t.oid = w.oid::oid)
             WHEN w.name <> '' THEN
                 (SELECT w.name FROM pg_catalog.pg_type t
-                 WHERE t.oid = to_regtype(w.name) AND t.typtype <> 'd')
+                 WHERE t.oid = to_regtype(w.name) AND t.typtype <> 'd' AND NOT EXISTS (
+                     SELECT FROM pg_catalog.pg_type e JOIN pg_catalog.pg_class c
+                         ON c.oid = e.typrelid AND c.relkind <> 'c'
+                     WHERE e.oid IN (t.oid, t.typelem)))
        END
 FROM ROWS FROM (unnest(%s::text[]), unnest(%s::bigint[]), unnest(%s::int[]))
      AS w(name, oid, typmod)
