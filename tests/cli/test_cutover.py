@@ -26,7 +26,8 @@ def target(server: Server) -> Iterator[Database]:
 def running(captured: Captured, target: Database) -> Running:
     captured.run("CREATE TABLE t (id serial PRIMARY KEY, note text);\n")
     captured.run("INSERT INTO t (note) SELECT 'n' || n FROM generate_series(1, 50) n;\n")
-    return Running(captured, replica={"sink": {"type": "postgres", "url": target.url}})
+    sink = {"type": "postgres", "url": target.url}
+    return Running(captured, replica={"sink": sink}, past={"sink": {**sink, "mode": "history"}})
 
 
 def test_what_needs_no_spark(
@@ -35,6 +36,8 @@ def test_what_needs_no_spark(
     config = ["-c", str(running.config)]
     assert pgtide([*config, "cutover", "--pipeline", "lake"]) == 2
     assert "pipeline lake has no Postgres target" in capsys.readouterr().err
+    assert pgtide([*config, "cutover", "--pipeline", "past"]) == 2
+    assert "pipeline past writes a history" in capsys.readouterr().err
     assert pgtide([*config, "cutover", "--wait", "5"]) == 2
     assert "is not a duration" in capsys.readouterr().err
     assert pgtide([*config, "cutover", "--sequences-only"]) == 1

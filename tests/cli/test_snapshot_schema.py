@@ -34,8 +34,9 @@ def target(server: Server) -> Iterator[Database]:
 @pytest.fixture
 def running(make_captured: MakeCaptured, database: Database, target: Database) -> Running:
     database.execute(TABLES)
-    replica = {"sink": {"type": "postgres", "url": target.url}}
-    return Running(make_captured(database, snapshot="initial"), replica=replica)
+    sink = {"type": "postgres", "url": target.url}
+    pipelines = {"replica": {"sink": sink}, "past": {"sink": {**sink, "mode": "history"}}}
+    return Running(make_captured(database, snapshot="initial"), **pipelines)
 
 
 def test_a_target_is_made_with_the_rows_in_the_log(
@@ -64,6 +65,7 @@ def test_wrong_use_is_told_without_spark(
     for arguments, said in (
         (["--schema", "--tables", "public.t"], "goes with a snapshot of everything"),
         (["--schema", "--pipeline", "lake"], "pipeline lake has no Postgres target"),
+        (["--schema", "--pipeline", "past"], "pipeline past writes a history"),
         (["--schema", "--pipeline", "nowhere"], "there is no pipeline nowhere"),
         (["--pipeline", "replica"], "Add --schema"),
     ):

@@ -17,6 +17,7 @@ from pgtide.errors import ConfigError
 STDOUT: dict[str, Any] = {"type": "stdout"}
 LAKE: dict[str, Any] = {"type": "delta", "path": "./lake"}
 FILES: dict[str, Any] = {"type": "file", "path": "./files"}
+PAST = {"type": "postgres", "url": "postgresql://db/past", "mode": "history"}
 
 
 @pytest.fixture
@@ -116,6 +117,11 @@ def test_wrong_sinks(directory: Path, sink: Any, message: str, hint: str) -> Non
         ({**LAKE, "pivot": {"key": ["id"]}}, "pivot", "mode to pivot"),
         ({**LAKE, "mode": "history", "pivot": {"fields": "all"}}, "pivot", "mode to pivot"),
         ({**FILES, "pivot": {"created": "at"}}, "pivot", "envelope to pivot"),
+        ({**PAST, "ddl": ["table"]}, "ddl", "mode to mirror"),
+        ({**PAST, "consistency": "table"}, "consistency", "mode to mirror"),
+        ({**PAST, "on_conflict": "keep"}, "on_conflict", "mode to mirror"),
+        ({**PAST, "keyless": "append"}, "keyless", "mode to mirror"),
+        ({**PAST, "replication_role": "replica"}, "replication_role", "mode to mirror"),
     ],
 )
 def test_settings_without_effect(directory: Path, sink: Any, message: str, hint: str) -> None:

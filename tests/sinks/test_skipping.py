@@ -34,6 +34,7 @@ ALTER TABLE t ADD COLUMN v text;
     captured.capture()
     pipelines = {
         "replica": {"sink": {"type": "postgres", "url": target.url}},
+        "past": {"sink": {"type": "postgres", "url": target.url, "mode": "history"}},
         "out": {"sink": {"type": "stdout"}},
     }
     path = captured.directory / "pgtide.yaml"
@@ -83,6 +84,8 @@ def test_what_is_no_statement(
         said = capsys.readouterr().err
         assert "is not the position of a DDL statement" in said
         assert detail in said
+    assert skip(config, insert, "-p", "past") == 2
+    assert "pipeline past writes a history" in capsys.readouterr().err
     assert skip(config, insert, "-p", "out") == 2
     assert "has no Postgres target" in capsys.readouterr().err
     assert skip(config, "nonsense", "-p", "replica") == 2

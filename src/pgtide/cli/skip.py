@@ -37,9 +37,10 @@ def command(
     known_pipeline(config, pipeline)
     from pgtide.log.reader import Log
     from pgtide.position import Position
-    from pgtide.sinks.postgres.reaching import connect_target
+    from pgtide.sinks.postgres.reaching import connect_target, refuse_history
     from pgtide.sinks.postgres.skipping import skip
 
+    refuse_history(config, pipeline)
     at = Position.parse(position)
     log = Log(config.log.path, config.log.storage)
     with connect_target(config, pipeline, application_name="pgtide skip") as connection:

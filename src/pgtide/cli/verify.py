@@ -43,7 +43,7 @@ def command(
     """Compare mirrors with the source and list the rows that differ.
 
     Source and target are compared at one position while both move; rows that are being changed
-    are left out. Delta tables in mode mirror and Postgres targets can be verified. Capture and
+    are left out. Delta tables and Postgres targets in mode mirror can be verified. Capture and
     pipeline may run, or are brought up to date here. Exits with 1 when something differs (after
     --repair: still differs), or when nothing that was named can be compared. Of a row that
     differs its key is printed and the names of columns, never other values. JSON: {"equal": bool,

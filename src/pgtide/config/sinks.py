@@ -161,11 +161,14 @@ class StdoutSettings(Section):
 
 
 class PostgresSettings(Section):
-    """Tables of another Postgres database that are equal to those of the source."""
+    """Tables of another Postgres database: equal to those of the source, or all their changes."""
 
     type: Literal["postgres"]
     url: Url
     """libpq URL or `key=value` string of the role that writes, and owns what DDL is to change."""
+    mode: Literal["mirror", "history"] = "mirror"
+    """`mirror` equals the source; `history` has every change, in tables that pgtide makes. The
+    settings below are of a mirror."""
     consistency: Literal["transaction", "table"] = "transaction"
     """`transaction`: all tables change together, so that the target is always as the source was
     between two transactions. `table`: tables are written side by side, each at its own pace."""
@@ -180,6 +183,12 @@ class PostgresSettings(Section):
     replication_role: Literal["origin", "replica"] = "origin"
     """`replica` switches triggers and foreign keys off while changes are written
     (`session_replication_role`); the role needs the right to set it."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        names = ("consistency", "on_conflict", "keyless", "ddl", "replication_role")
+        _no_effect(self, names, "mode", "mirror")
+        return self
 
 
 SinkSettings: TypeAlias = Annotated[

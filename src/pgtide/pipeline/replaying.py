@@ -36,6 +36,8 @@ from pgtide.sinks.delta.lake import name_aside, source_text
 from pgtide.sinks.delta.moving import recover, remove
 from pgtide.sinks.directories import table_path
 from pgtide.sinks.ledger import ledgers
+from pgtide.sinks.postgres.bookkeeping import target_position
+from pgtide.sinks.postgres.reaching import connect_target
 from pgtide.spark.moments import moment_of
 
 
@@ -106,7 +108,9 @@ def _check(config: Config, name: str, start: Position | None) -> list[str]:
             "written again.",
             hint=f"Move {sink.path} away, then again: pgtide replay --pipeline {name}",
         )
-    if isinstance(sink, PostgresSettings):
+    if isinstance(sink, PostgresSettings) and sink.mode == "history":
+        _refuse_appended(config, name, start or Position(Lsn(0)))
+    elif isinstance(sink, PostgresSettings):
         raise PipelineError(
             "a Postgres target says itself what it has",
             detail=f"What {sink.url} had before would be refused, or be there twice.",
@@ -122,6 +126,20 @@ def _check(config: Config, name: str, start: Position | None) -> list[str]:
             hint=f"Build it from the beginning: pgtide replay --pipeline {name}",
         )
     return []
+
+
+def _refuse_appended(config: Config, name: str, start: Position) -> None:
+    """A history goes on behind what it has, and leaves out what comes again."""
+    with connect_target(config, name, application_name="pgtide replay") as connection:
+        reached = target_position(connection, name)
+    if reached is not None and reached > start:
+        raise PipelineError(
+            "changes are appended once",
+            detail=f"The histories of pipeline {name} hold them up to {reached}; those would not "
+            "be appended again.",
+            hint="To build them anew, give the pipeline another name, and another database or "
+            "routes to another schema: pgtide run",
+        )
 
 
 def _can_be_read(config: Config, name: str) -> bool:

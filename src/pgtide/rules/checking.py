@@ -149,9 +149,7 @@ def _key_checks(rule: Rule, state: _State, place: str, *, stateful: bool) -> Ite
 
 def _keeps_state(sink: SinkSettings) -> bool:
     """Whether a target holds rows that later changes have to find."""
-    if isinstance(sink, DeltaSettings):
-        return sink.mode != "history"
-    return isinstance(sink, PostgresSettings)
+    return isinstance(sink, DeltaSettings | PostgresSettings) and sink.mode != "history"
 
 
 def _route_check(pipeline: Pipeline, shape: Shape, state: _State) -> Iterator[Check]:

@@ -10,6 +10,7 @@ from pgtide.log.storage import Storage
 from pgtide.sinks import Sink
 from pgtide.sinks.delta import DeltaSink
 from pgtide.sinks.file import FileSink
+from pgtide.sinks.postgres.history_sink import HistorySink
 from pgtide.sinks.postgres.sink import PostgresSink
 from pgtide.sinks.stdout import StdoutSink
 
@@ -24,4 +25,5 @@ def open_sink(pipeline: Pipeline, spark: SparkSession, log: Storage) -> Sink:
         case StdoutSettings():
             return StdoutSink(pipeline.sink)
         case PostgresSettings():
-            return PostgresSink(pipeline.sink, spark, log)
+            kind = HistorySink if pipeline.sink.mode == "history" else PostgresSink
+            return kind(pipeline.sink, spark, log)

@@ -92,12 +92,11 @@ class TablePlan:
 def refusal(pipeline: Pipeline) -> str:
     """Why no table of a pipeline can be compared; empty when some can."""
     sink = pipeline.sink
-    if isinstance(sink, PostgresSettings):
-        return ""
-    if not isinstance(sink, DeltaSettings):
+    if not isinstance(sink, DeltaSettings | PostgresSettings):
         return f"a {sink.type} sink has no rows to compare with the source"
     if sink.mode != "mirror":
-        return f"a Delta table in mode {sink.mode} does not hold the rows of the source"
+        kind = "Delta table" if isinstance(sink, DeltaSettings) else "Postgres target"
+        return f"a {kind} in mode {sink.mode} does not hold the rows of the source"
     return ""
 
 

@@ -14,6 +14,7 @@ from pgtide.position import Position
 from pgtide.postgres.connection import connect
 from pgtide.rules import compile_rules
 from pgtide.shape import Shape
+from pgtide.sinks.postgres.bookkeeping import target_position
 from pgtide.spark.layout import TableName
 from pgtide.verify.in_flight import bounded, keys_in_flight
 from pgtide.verify.logged_keys import Window, logged_rows
@@ -22,7 +23,7 @@ from pgtide.verify.postgres_side import InFlight, PostgresTable
 from pgtide.verify.relations import Relation, holding
 from pgtide.verify.replica_planning import Found, ReplicaPlan, plan_replica
 from pgtide.verify.replica_side import ReplicaTable, of_target
-from pgtide.verify.target_moment import TargetMoment, target_position
+from pgtide.verify.target_moment import TargetMoment
 
 
 @dataclass(frozen=True)

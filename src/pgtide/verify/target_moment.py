@@ -14,14 +14,12 @@ import psycopg
 
 from pgtide.position import Position
 from pgtide.postgres.catalog import read_layouts
-from pgtide.postgres.connection import SqlConnection, connect
+from pgtide.postgres.connection import connect
 from pgtide.shape import Shape
-from pgtide.sinks.postgres.bookkeeping import read_progress
+from pgtide.sinks.postgres.bookkeeping import target_position
 from pgtide.spark.layout import TableName
 from pgtide.verify.moment import EXPORT, NAME, Changed, LockedSnapshot
 from pgtide.verify.relations import quoted_name
-
-_HAS_PROGRESS = "SELECT to_regclass('pgtide.progress') IS NOT NULL"
 
 
 class TargetMoment(LockedSnapshot):
@@ -56,9 +54,3 @@ class TargetMoment(LockedSnapshot):
         roots = {s.oid for s in layouts.values() if (s.schema, s.table) in self._tables}
         wanted = (s for s in layouts.values() if s.oid in roots or s.root_oid in roots)
         return {shape.oid: quoted_name(shape) for shape in wanted}
-
-
-def target_position(connection: SqlConnection, pipeline: str) -> Position | None:
-    """The last position that a target has; None when nothing was ever written to it."""
-    row = connection.execute(_HAS_PROGRESS).fetchone()
-    return read_progress(connection, pipeline) if row is not None and row[0] else None

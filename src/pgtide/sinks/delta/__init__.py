@@ -19,7 +19,7 @@ from pgtide.sinks.delta.mirror_table import MirrorTable
 from pgtide.sinks.delta.moving import recover
 from pgtide.sinks.delta.pivot_table import PivotTable
 from pgtide.sinks.delta.scd2 import VersionsTable
-from pgtide.sinks.delta.sharing import clashes
+from pgtide.sinks.sharing import clashes
 from pgtide.sinks.target_storage import open_storage
 from pgtide.spark.layout import TableName
 

@@ -37,7 +37,6 @@ from pgtide.sinks.delta.lake import Lake, is_later, name_aside
 from pgtide.sinks.delta.quarantine import Quarantine
 from pgtide.sinks.delta.reached import first_missing
 from pgtide.sinks.delta.reshape import reshape
-from pgtide.sinks.delta.source_names import SourceNames
 from pgtide.sinks.delta.target import (
     MODE_PROPERTY,
     RELATION_PROPERTY,
@@ -45,6 +44,7 @@ from pgtide.sinks.delta.target import (
     SOURCE_PROPERTY,
     Target,
 )
+from pgtide.sinks.source_names import SourceNames
 from pgtide.spark.layout import TableName
 
 

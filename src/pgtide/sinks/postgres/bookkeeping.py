@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 from typing import Literal
 
-from pgtide.errors import TargetError
+from pgtide.errors import TargetError, TargetUnavailable
 from pgtide.position import Lsn, Position
 from pgtide.postgres.connection import SqlConnection
 
@@ -29,8 +29,14 @@ def read_progress(
     return Position(Lsn(0)) if row is None else Position(Lsn.parse(row[0]), row[1])
 
 
+def target_position(connection: SqlConnection, pipeline: str) -> Position | None:
+    """The same of a target that may not have begun: None when nothing was ever written to it."""
+    row = connection.execute("SELECT to_regclass('pgtide.progress') IS NOT NULL").fetchone()
+    return read_progress(connection, pipeline) if row is not None and row[0] else None
+
+
 def lock_progress(connection: SqlConnection, pipeline: str, log: str) -> Position:
-    """The same for a writer: nobody else goes on before this transaction ends.
+    """How far it is, for a writer: nobody else goes on before this transaction ends.
 
     A position of another log means nothing in this one: TargetError.
     """
@@ -50,6 +56,16 @@ def lock_progress(connection: SqlConnection, pipeline: str, log: str) -> Positio
             "another name, if the target is to have both.",
         )
     return Position(Lsn.parse(row[0]), row[1])
+
+
+def expect_progress(pipeline: str, found: Position, reached: Position) -> None:
+    """Make sure that nobody else has brought the target further meanwhile."""
+    if found != reached:
+        raise TargetUnavailable(
+            "somebody else writes to the target",
+            detail=f"Pipeline {pipeline} was at {reached}, and is at {found}.",
+            hint="Let one process run the pipeline: pgtide status",
+        )
 
 
 def tables_ahead(connection: SqlConnection, pipeline: str) -> set[Lsn]:

@@ -31,6 +31,7 @@ from pgtide.sinks import Kept, Scope
 from pgtide.sinks.postgres.bookkeeping import prepare, read_progress, table_scope, tables_ahead
 from pgtide.sinks.postgres.commands import Commands, read_left_out
 from pgtide.sinks.postgres.failures import TableRefused, target_error
+from pgtide.sinks.postgres.history_tables import refuse_histories
 from pgtide.sinks.postgres.keeping import is_as_it_left, note_left, read_kept, write_kept
 from pgtide.sinks.postgres.key_ranges import ranges_ahead
 from pgtide.sinks.postgres.selected_later import refuse_rows
@@ -128,15 +129,19 @@ class PostgresSink:
         connection = self._open()
         scope = batch.scope.name
         if scope not in self._reached:
+            self._refuse_mode(connection, batch.scope.pipeline)
             self._reached[scope] = read_progress(connection, scope)
         if batch.from_start and self._reached[scope] == Position(Lsn(0)):
             refuse_rows(connection, batch, scope)
         wanted = self._complete(batch, self._reached[scope])
-        if wanted is None:
-            return
+        if wanted is not None:
+            self._apply(wanted, connection, scope)
+
+    def _apply(self, wanted: Batch, connection: SqlConnection, scope: str) -> None:
+        """Bring whole transactions into the target, none of which it has."""
         left_out: frozenset[Position] = frozenset()
         if any(mark.op == "ddl" for mark in wanted.census.marks):
-            left_out = read_left_out(connection, batch.scope.pipeline)
+            left_out = read_left_out(connection, wanted.scope.pipeline)
         commands = Commands(self._settings, wanted, left_out)
         for unit in units_of(wanted, commands, self._ahead(wanted, scope)):
             self._from = unit.batch.census.low
@@ -148,6 +153,10 @@ class PostgresSink:
             )
             transaction.run(self._reached[scope])
             self._reached[scope] = unit.high
+
+    def _refuse_mode(self, connection: SqlConnection, pipeline: str) -> None:
+        """Refuse a target that the pipeline has written in another mode."""
+        refuse_histories(connection, pipeline)
 
     def _apart(self, unit: Unit, scope: str) -> bool:
         """Whether tables are written apart from each other: as set, or as was begun before."""

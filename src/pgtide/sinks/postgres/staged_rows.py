@@ -89,7 +89,7 @@ class StagedRows:
     def lines(self, frame: DataFrame, spared: Sequence[DataFrame] = ()) -> DataFrame:
         """``stage`` and ``line`` of everything that is to be staged, keys that sweeps spare too."""
         parts = [*(self._states(frame) if self.tables else ()), *spared]
-        return _as_lines(reduce(DataFrame.unionAll, parts))
+        return as_lines(reduce(DataFrame.unionAll, parts))
 
     def _states(self, frame: DataFrame) -> list[DataFrame]:
         ops = ", ".join(f"'{op}'" for op in ROW_OPS)
@@ -156,7 +156,7 @@ def _counted(events: DataFrame, layout: Layout, traits: Traits) -> DataFrame:
     )
 
 
-def _as_lines(state: DataFrame) -> DataFrame:
+def as_lines(state: DataFrame) -> DataFrame:
     """The form that COPY reads, with the end of the line; a stage without origins has none."""
     fields = [
         "CAST(segment AS string)",

@@ -28,7 +28,7 @@ OWN = ("segment", "lsn", "seq", "kind", "known", "copies", "unsent")
 """What each staged row has besides its values: see ``staged_rows``."""
 _OWN_TYPES = ("int", "bigint", "bigint", '"char"', '"char"', "int", "int[]")
 # Names of objects, which need not be there yet when rows are staged: regproc, regclass, …
-_NAMES_OF_OBJECTS = frozenset({24, 2202, 2203, 2204, 2205, 2206, 3734, 3769, 4089, 4096, 4191})
+NAMES_OF_OBJECTS = frozenset({24, 2202, 2203, 2204, 2205, 2206, 3734, 3769, 4089, 4096, 4191})
 KEPT_BYTES = 2 << 20  # of a stage; reading past them takes a few milliseconds
 LOAD = "pgtide.load"  # the setting with the number of a task's load
 
@@ -165,4 +165,4 @@ def _everywhere(column: Column) -> bool:
     """Whether every server knows the type under the same name."""
     element = column.element_oid or column.type_oid
     own = max(column.type_oid, element) >= oids.FIRST_USER_OID
-    return bool(column.type_name) and not own and element not in _NAMES_OF_OBJECTS
+    return bool(column.type_name) and not own and element not in NAMES_OF_OBJECTS

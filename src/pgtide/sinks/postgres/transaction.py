@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 
 from pgtide.config.sinks import PostgresSettings
-from pgtide.errors import TargetError, TargetUnavailable
+from pgtide.errors import TargetError
 from pgtide.log.reader import Log
 from pgtide.pipeline.reading import LogFrames
 from pgtide.pipeline.steps import Swept
@@ -21,7 +21,7 @@ from pgtide.position import Lsn, Position
 from pgtide.postgres.connection import SqlConnection
 from pgtide.sinks.postgres.after_rows import run_after_rows
 from pgtide.sinks.postgres.applying import Applier, Unexpected
-from pgtide.sinks.postgres.bookkeeping import lock_progress, write_progress
+from pgtide.sinks.postgres.bookkeeping import expect_progress, lock_progress, write_progress
 from pgtide.sinks.postgres.deferred import WaitsForRows, settle
 from pgtide.sinks.postgres.failures import TableRefused, is_of_a_row, target_error
 from pgtide.sinks.postgres.keeping import note_caught_up, note_parked
@@ -212,12 +212,7 @@ class TargetTransaction:
         self._set_up(self._connection)
 
     def _expect(self, found: Position, reached: Position) -> None:
-        if found != reached:
-            raise TargetUnavailable(
-                "somebody else writes to the target",
-                detail=f"Pipeline {self._pipeline} was at {reached}, and is at {found}.",
-                hint="Let one process run the pipeline: pgtide status",
-            )
+        expect_progress(self._pipeline, found, reached)
 
     def _set_up(self, connection: SqlConnection) -> None:
         """Settings of a transaction that writes rows."""

@@ -1,4 +1,4 @@
-"""Two tables of the source that routes bring to one table of the lake: refused.
+"""Two tables of the source that routes bring to one table of a target: refused.
 
 Each would take the other's rows for its own, or replace the other for ever. Those of one batch
 are found here, before anything is written; a table that is there already says whose it is.
@@ -39,7 +39,7 @@ def _targets(batch: Batch, work: TableWork) -> set[TableName]:
 def shared(tables: list[str], place: str) -> TargetError:
     """The refusal."""
     return TargetError(
-        "two tables of the source would be one table of the lake",
+        "two tables of the source would be one table of the target",
         detail=f"{' and '.join(tables)} both go to {place}.",
         hint="Give them different names in routes.",
     )
