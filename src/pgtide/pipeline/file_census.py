@@ -1,13 +1,18 @@
-"""The census of rows by their files, without Spark, where these are small or say enough.
+"""The census of rows by their files, without a job: a row group at a time, vectorised.
 
 A snapshot is most of a new log, and its rows are alike: each row group is of one shape and says
-between which positions it lies. So nothing of them has to be looked at to count them.
+between which positions it lies. So nothing of them has to be looked at to count them. Of all others
+the columns are read that say what happened where, not the rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pyarrow import compute
 
 from pgtide.log.order import Piece, open_pieces
 from pgtide.log.snapshot import DataFile
@@ -16,22 +21,24 @@ from pgtide.pipeline.census import BARRIERS, Census, Group, census_of, in_utc, m
 from pgtide.pipeline.cutting import Count
 from pgtide.position import Lsn, Position
 
+pc: Any = compute  # its stubs know fewer kinds of arguments than the functions take
+
 READ = "read"
-FEW_ROWS = 1000  # of a file, which are looked at
-_COLUMNS = ["lsn", "seq", "shape", "op", "committed_at", "before", "unchanged", "payload", "last"]
+_PLACES = ["shape", "op", "lsn", "seq", "committed_at", "last", "unchanged"]
+_BARRIER = ["lsn", "seq", "payload", "committed_at"]
 _TOLD = ("shape", "committed_at")
+Rows = npt.NDArray[np.int64]
+"""Numbers of rows in their row group."""
+
+_NONE = -1  # in place of a shape: no id is negative
 
 
 def census_of_files(
     changes: Storage, files: Sequence[DataFile], low: Position, high: Position
 ) -> Census | None:
-    """The census of all rows between two positions; None if files do not say enough.
-
-    They may be large and hold other events than reads, cross a bound, or have gone since.
-    """
+    """The census of all rows between two positions; None if files cross these, or are gone."""
     mine = [file for file in files if file.high >= low and file.low <= high]
-    inside = all(file.low >= low and file.high <= high for file in mine)
-    if not mine or not inside or not all(f.op == READ or f.rows <= FEW_ROWS for f in mine):
+    if not mine or any(file.low < low or file.high > high for file in mine):
         return None
     groups: list[Group] = []
     for file in mine:
@@ -40,23 +47,9 @@ def census_of_files(
         except FileNotFoundError:
             return None
         for piece in pieces:
-            if file.rows <= FEW_ROWS:
-                groups += _looked_at(piece)
-            elif (told := _told(piece)) is not None:
-                groups.append(told)
-            else:
-                return None
+            told = _told(piece) if file.op == READ else None
+            groups += [told] if told is not None else _looked_at(piece)
     return census_of(groups)
-
-
-def _looked_at(piece: Piece) -> Iterator[Group]:
-    """The rows one by one."""
-    for row in piece.read(_COLUMNS).to_pylist():
-        at, op, shape = Position(Lsn(row["lsn"]), row["seq"]), row["op"], row["shape"]
-        old = op == "update" and row["before"] is not None
-        count = Count(shape, op, 1, at, at, old, tuple(sorted(row["unchanged"] or ())))
-        marks = (mark_of(op, shape, row),) if op in BARRIERS else ()
-        yield Group(count, in_utc(row["committed_at"]), row["last"], marks)
 
 
 def _told(piece: Piece) -> Group | None:
@@ -78,3 +71,49 @@ def _told(piece: Piece) -> Group | None:
         return None
     count = Count(shape.min, READ, piece.rows, piece.low, piece.high, old_rows=False, unsent=())
     return Group(count, in_utc(at.max), last=False)
+
+
+def _looked_at(piece: Piece) -> Iterator[Group]:
+    """The rows of a row group by shape and operation."""
+    rows = piece.read(_PLACES)
+    ops: Any = rows["op"].combine_chunks().dictionary_encode()
+    shapes = pc.fill_null(rows["shape"], _NONE).to_numpy()
+    lsns, seqs = rows["lsn"].to_numpy(), rows["seq"].to_numpy()
+    numbers = shapes * len(ops.dictionary) + ops.indices.to_numpy()
+    order = np.lexsort((seqs, lsns, numbers))
+    begins = np.flatnonzero(np.diff(numbers[order], prepend=numbers[order[:1]] - 1))
+    for begin, end in zip(begins, [*begins[1:], len(order)], strict=True):
+        mine = order[begin:end]
+        first, last = mine[0], mine[-1]
+        op, shape = ops[first].as_py(), int(shapes[first])
+        count = Count(
+            shape=None if shape == _NONE else shape,
+            op=op,
+            rows=len(mine),
+            low=Position(Lsn(int(lsns[first])), int(seqs[first])),
+            high=Position(Lsn(int(lsns[last])), int(seqs[last])),
+            old_rows=op == "update" and _any_old_row(piece, mine),
+            unsent=_unsent(rows["unchanged"], mine),
+        )
+        marks = _marks(piece, mine, count) if op in BARRIERS else ()
+        at = pc.max(rows["committed_at"].take(mine)).as_py()
+        yield Group(count, in_utc(at), bool(rows["last"][int(last)].as_py()), marks)
+
+
+def _any_old_row(piece: Piece, mine: Rows) -> bool:
+    """Whether some of these rows carry what they were before."""
+    old = piece.read(["before"])["before"]
+    return bool(old.null_count < len(old) and pc.any(old.is_valid().take(mine)).as_py())
+
+
+def _unsent(unchanged: Any, mine: Rows) -> tuple[int, ...]:
+    """The places of values that some of these rows do not carry."""
+    if unchanged.null_count == len(unchanged):
+        return ()
+    found = pc.unique(pc.list_flatten(unchanged.take(mine))).to_pylist()
+    return tuple(sorted(found))
+
+
+def _marks(piece: Piece, mine: Rows, count: Count) -> tuple[Any, ...]:
+    rows = piece.read(_BARRIER).take(mine).to_pylist()
+    return tuple(mark_of(count.op, count.shape, row) for row in rows)

@@ -19,7 +19,6 @@ from pgtide.log.order import clusters
 from pgtide.log.schema import CHANGES
 from pgtide.log.snapshot import DataFile, Snapshot
 from pgtide.log.storage import Storage
-from pgtide.pipeline.file_census import READ
 from pgtide.pipeline.relation_histories import Told
 from pgtide.position import Lsn, Position
 from pgtide.spark.paths import spark_path
@@ -109,22 +108,17 @@ class LogFrames:
 
 
 def between_files(files: Iterable[DataFile], chunk_bytes: int) -> list[Position] | None:
-    """Bounds between files that make chunks of about that size; None where files are too large.
-
-    Snapshots are kept apart from what happened: reads need not be looked at to be counted.
-    """
+    """Bounds between files that make chunks of about that size; None where files are too large."""
     bounds: list[Position] = []
-    size, high, of_reads = 0, Position(Lsn(0)), False
+    size, high = 0, Position(Lsn(0))
     for together in _undivided(files, chunk_bytes):
         more, low = sum(file.size for file in together), together[0].low
-        reads = all(file.op == READ for file in together)
         if more > chunk_bytes:
             return None
-        another_kind = reads != of_reads and max(size, more) > chunk_bytes // 8
-        if size and (size + more // 2 > chunk_bytes or another_kind):
+        if size and size + more // 2 > chunk_bytes:
             bounds.append(high if low.lsn == high.lsn else Position.end_of(high.lsn))
             size = 0
-        size, high, of_reads = size + more, max(file.high for file in together), reads
+        size, high = size + more, max(file.high for file in together)
     return bounds
 
 
