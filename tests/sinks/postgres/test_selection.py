@@ -174,6 +174,29 @@ def test_a_state_is_lost_and_other_tables_are_selected(replica: Replica) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("consistency", ["transaction", "table"])
+def test_one_of_several_tables_is_refused_when_they_come(
+    replica: Replica, consistency: str
+) -> None:
+    """What the others have got already does not come once more."""
+    replica.both("CREATE TABLE a (id int PRIMARY KEY, v text);\n")
+    replica.both("CREATE TABLE b (id int PRIMARY KEY, v text);\nCREATE TABLE bag (n int);\n")
+    replica.captured.run("ALTER TABLE bag REPLICA IDENTITY FULL;\nINSERT INTO a VALUES (1);\n")
+    replica.captured.run("INSERT INTO b VALUES (1), (2);\nINSERT INTO bag VALUES (1), (1);\n")
+    sink: dict[str, Any] = {"ddl": [], "consistency": consistency}
+    replica.follow(ONE, **sink)
+    replica.target.execute("ALTER TABLE b ADD CONSTRAINT small CHECK (id < 2)")
+    every = {"tables": ["public.*"], "on_error": "park"}
+    assert "public.b" in replica.apply(every, **sink).parked
+    replica.captured.run("INSERT INTO bag VALUES (1);\nINSERT INTO b VALUES (3);\n")
+    replica.follow(every, **sink)
+    replica.target.execute("ALTER TABLE b DROP CONSTRAINT small")
+    replica.resume()
+    assert not replica.follow(every, **sink).parked
+    replica.check_equal("a", "b", "bag")
+
+
+@pytest.mark.slow
 def test_the_log_was_cut_when_the_state_is_lost(
     replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
