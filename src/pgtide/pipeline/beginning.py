@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pgtide.config.model import Pipeline
+from pgtide.config.sinks import PostgresSettings
 from pgtide.errors import LogGap
 from pgtide.log.reader import Log
 from pgtide.log.readers import update_reader
@@ -18,7 +19,7 @@ from pgtide.pipeline import parking
 from pgtide.pipeline.reading import LogFrames
 from pgtide.pipeline.state import State
 from pgtide.pipeline.state_file import StateFile
-from pgtide.pipeline.widening import START, Reselection, recall
+from pgtide.pipeline.widening import START, Reselection, build_anew, recall
 from pgtide.position import Position
 from pgtide.sinks import Scope, Sink
 
@@ -119,11 +120,13 @@ class Beginning:
     def _refuse_gap(self, snapshot: Snapshot, start: Position) -> None:
         if start.lsn >= snapshot.complete_from:
             return
+        hint = f"Build the target anew, {build_anew(self.name, self.settings)}."
+        if not isinstance(self.settings.sink, PostgresSettings):
+            hint += " For a target that is complete up to there or takes events only: "
+            hint += f"pgtide replay --pipeline {self.name} --from {snapshot.complete_from}"
         raise LogGap(
             "the log no longer holds everything that the pipeline needs",
             detail=f"Pipeline {self.name} needs {start} and later; retention has kept "
             f"{snapshot.complete_from} and later. Its tables would lack rows.",
-            hint="To have its tables read at the source again, and the rest from the log: pgtide "
-            f"replay --pipeline {self.name}. For a target that is complete up to there or takes "
-            f"events only: pgtide replay --pipeline {self.name} --from {snapshot.complete_from}",
+            hint=hint,
         )

@@ -141,8 +141,9 @@ def test_the_log_has_lost_what_a_table_missed(
         return replace(whole(table), complete_from=Lsn(state.position.lsn - 1))
 
     monkeypatch.setattr(snapshots, "_read_snapshot", kept_in_part)
-    with pytest.raises(LogGap, match="selected later"):
+    with pytest.raises(LogGap, match="selected later") as refused:
         replica.apply(BOTH)
+    assert "pgtide snapshot --schema" in refused.value.hint, "replay is refused for such a target"
     replica.apply(ONE)
 
 
