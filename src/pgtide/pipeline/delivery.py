@@ -74,6 +74,7 @@ class Delivery:
             parking.park(self.name, self.state, failure, low)
         delivered = replace(batch, parked=frozenset(self.state.parked))
         self._count(delivered, time.monotonic() - began)
+        self.state.applied = self.sink.reached(Scope(self.name))
         if phase == "stream":
             self.state.stream_batch = number
 
@@ -221,6 +222,7 @@ class Delivery:
             if batch is not None and failures:
                 low = failures[0].position or batch.census.low
                 parking.park(self.name, state, failures[0], low, resuming.tables)
+                parking.advance(state, resuming.tables, self.sink.kept(self.name))
                 break
             if batch is not None:
                 self._count_tables(batch)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -24,6 +25,7 @@ from pgtide.pipeline.state import Parked, Resuming, State, now
 from pgtide.pipeline.state_file import Request
 from pgtide.position import Position
 from pgtide.shape import Shape
+from pgtide.sinks import Kept
 from pgtide.spark.layout import Layout
 from pgtide.spark.positions import at_or_before
 
@@ -81,6 +83,14 @@ def park(
         f"{error.message}: {error.detail}".rstrip(": ."),
         pipeline,
     )
+
+
+def advance(state: State, tables: Iterable[str], kept: Kept | None) -> None:
+    """Park tables where a target has them that came further than those they were with."""
+    for name in tables:
+        known = kept.parked.get(name) if kept is not None else None
+        if known is not None and known.position > state.parked[name].position:
+            state.parked[name] = replace(state.parked[name], position=known.position)
 
 
 def spread(state: State, batch: Batch) -> None:

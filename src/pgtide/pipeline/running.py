@@ -6,7 +6,6 @@ tables that somebody wants back are taken up between two batches.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,28 +17,20 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from pgtide.config.model import Config
-from pgtide.errors import LogGap, PgtideError, TargetClosed, TargetUnavailable
+from pgtide.errors import PgtideError, TargetClosed, TargetUnavailable
 from pgtide.log.reader import Log
-from pgtide.log.readers import update_reader
-from pgtide.log.schema import CHANGES
-from pgtide.log.snapshot import Snapshot
 from pgtide.log.storage import Storage
-from pgtide.log.table import commit_path
-from pgtide.pipeline import parking
+from pgtide.pipeline.beginning import Beginning
 from pgtide.pipeline.delivery import Delivery
 from pgtide.pipeline.file_census import census_of_files
 from pgtide.pipeline.lease import Lease
 from pgtide.pipeline.reading import LogFrames, bounds_of
 from pgtide.pipeline.state import State
 from pgtide.pipeline.state_file import StateFile
-from pgtide.pipeline.widening import START, Reselection, recall
 from pgtide.position import Lsn, Position
-from pgtide.sinks import Scope, Sink
 from pgtide.sinks.opening import open_sink
 from pgtide.spark.failures import as_pgtide_error
 from pgtide.spark.paths import spark_path
-
-logger = logging.getLogger(__name__)
 
 POLL_S = 0.2
 REQUESTS_S = 1.0  # between two looks whether somebody wants parked tables resumed
@@ -69,12 +60,15 @@ class PipelineRun:
         self._name = name
         self._stop = stop or threading.Event()
         self._on_batch = on_batch
-        self._start = start or Position(Lsn(0))
         self._lease = lease
         self._storage = Storage(config.log.path, config.log.storage)
         self._log = Log(config.log.path, config.log.storage)
         self._frames = LogFrames(spark, self._storage)
         self._file = StateFile(self._storage, name)
+        start = start or Position(Lsn(0))
+        self._beginning = Beginning(
+            name, self._settings, self._storage, self._file, self._frames, start
+        )
         self._batch_lock = threading.Lock()  # held while a batch or a resumption goes on
         self._looked_at = 0.0
 
@@ -93,9 +87,7 @@ class PipelineRun:
     def _run(self, until_current: bool) -> State:
         sink = open_sink(self._settings, self._spark, self._storage)
         try:
-            state = self._file.load()
-            state = self._begin(sink) if state is None else state
-            self._go_on(state, sink)
+            state = self._beginning.state(sink)
             delivery = Delivery(
                 spark=self._spark,
                 name=self._name,
@@ -129,75 +121,6 @@ class PipelineRun:
     @property
     def _doing(self) -> str:
         return f"running pipeline {self._name}"
-
-    # -- the beginning ----------------------------------------------------------------
-
-    def _begin(self, sink: Sink) -> State:
-        """Register before anything is looked at: from here on nothing is cleaned away.
-
-        A target that tells how far it is, and with which tables, has lost no more than this state.
-        """
-        kept, reached = sink.kept(self._name), sink.reached(Scope(self._name))
-        start = max(self._start, reached.next) if reached and reached > START else self._start
-        known = self._log.snapshot()
-        self._refuse_gap(known, start)
-        update_reader(self._storage, parking.reader_name(self._name), known.version, start)
-        snapshot = self._log.snapshot()
-        self._refuse_gap(snapshot, start)
-        self._file.clear_stream()
-        cuts = self._frames.cuts(snapshot, start, self._settings.batch)
-        tables = kept.tables if kept is not None and start > self._start else None
-        state = State.new(snapshot.version, start, cuts, tables or list(self._settings.tables))
-        if kept is not None:
-            state.left = dict(kept.left)
-            state.parked = dict(kept.parked)
-        if state.parked:
-            self._file.ask_resume(None)  # one of them may have been on its way
-        self._file.save(state)
-        parking.register(self._storage, self._name, state, snapshot.version)
-        return state
-
-    def _go_on(self, state: State, sink: Sink) -> None:
-        """Check that nothing is missing: somebody may have made the log forget this reader."""
-        if recall(state, sink.kept(self._name)):
-            self._file.save(state)
-        if state.tables != self._settings.tables:
-            reselection = Reselection(self._name, self._settings, self._file, state, sink)
-            reselection.run(self._log.shapes().values(), self._log.snapshot())
-        oldest = min([state.position, *(parked.position for parked in state.parked.values())])
-        self._refuse_gap(self._log.snapshot(), oldest)
-        version = self._file.needed_version(state)
-        parking.register(self._storage, self._name, state, version)
-        self._refuse_gap(self._log.snapshot(), oldest)  # retention may have been under way
-        if state.stream_began and not self._file.streams:
-            self._begin_again(state, "has lost its stream's checkpoint")
-        elif self._storage.child(CHANGES).read(commit_path(version)) is None:
-            self._begin_again(state, "was forgotten, and the log has cleaned what it was at")
-
-    def _begin_again(self, state: State, why: str) -> None:
-        """The stream cannot go on: what comes after the position is history now.
-
-        The newest version of the log will do, be those that it was at cleaned away.
-        """
-        logger.warning("pipeline %s %s; it goes on at %s", self._name, why, state.position)
-        snapshot = self._log.snapshot()
-        self._file.clear_stream()  # parts may be left
-        cuts = self._frames.cuts(snapshot, state.position, self._settings.batch)
-        state.begin_again(snapshot.version, cuts)
-        self._file.save(state)
-        parking.register(self._storage, self._name, state, snapshot.version)
-
-    def _refuse_gap(self, snapshot: Snapshot, start: Position) -> None:
-        if start.lsn >= snapshot.complete_from:
-            return
-        raise LogGap(
-            "the log no longer holds everything that the pipeline needs",
-            detail=f"Pipeline {self._name} needs {start} and later; retention has kept "
-            f"{snapshot.complete_from} and later. Its tables would lack rows.",
-            hint="To have its tables read at the source again, and the rest from the log: pgtide "
-            f"replay --pipeline {self._name}. For a target that is complete up to there or takes "
-            f"events only: pgtide replay --pipeline {self._name} --from {snapshot.complete_from}",
-        )
 
     # -- the history, then the stream ---------------------------------------------------
 

@@ -77,6 +77,7 @@ class State:
     tables: list[str] | None = None  # patterns of what is delivered; None: an old state, unknown
     # Where tables have to go on that are not selected any more, if only that tells what they have.
     left: dict[str, Position] = field(default_factory=dict)
+    applied: Position | None = None  # the last position in the target, if that tells it
 
     @classmethod
     def new(
@@ -115,6 +116,7 @@ def to_json(state: State) -> dict[str, Any]:
     fields["chunks"] = [str(chunk) for chunk in state.chunks]
     fields["position"] = str(state.position)
     fields["left"] = {name: str(position) for name, position in state.left.items()}
+    fields["applied"] = state.applied and str(state.applied)
     fields["committed_at"] = state.committed_at and state.committed_at.isoformat()
     fields["batch_at"] = state.batch_at and state.batch_at.isoformat()
     for name, parked in state.parked.items():
@@ -136,6 +138,8 @@ def from_json(fields: dict[str, Any]) -> State:
     fields["position"] = Position.parse(fields["position"])
     left = fields.get("left", {})
     fields["left"] = {name: Position.parse(position) for name, position in left.items()}
+    if (applied := fields.get("applied")) is not None:
+        fields["applied"] = Position.parse(applied)
     for name in ("committed_at", "batch_at"):
         fields[name] = fields[name] and datetime.fromisoformat(fields[name])
     fields["parked"] = {

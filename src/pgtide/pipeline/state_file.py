@@ -2,10 +2,10 @@
 
 The stream's own checkpoint is beside it, in ``stream``. The two belong together: deleting the
 directory makes the pipeline a new one, with another incarnation, that reads the log from its
-beginning; targets tell by position what they have. When only ``stream`` is gone, or the log no
-longer has the version that it is at, the pipeline goes on at its position. Beside them are
-``error.json``, why it last failed, until a batch succeeds; and ``resume/…``, one file for each
-request to take parked tables up again.
+beginning, or from where a target says it is; targets tell by position what they have. When only
+``stream`` is gone, or the log no longer has the version that it is at, the pipeline goes on at its
+position. Beside them are ``error.json``, why it last failed, until a batch succeeds; and
+``resume/…``, one file for each request to take parked tables up again.
 """
 
 from __future__ import annotations

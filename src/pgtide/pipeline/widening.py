@@ -15,6 +15,7 @@ from datetime import datetime
 
 from pgtide.config.model import Pipeline
 from pgtide.config.patterns import TablePatterns
+from pgtide.config.sinks import PostgresSettings
 from pgtide.errors import LogGap
 from pgtide.log.snapshot import Snapshot
 from pgtide.pipeline.state import Parked, State, now
@@ -35,6 +36,13 @@ def recall(state: State, kept: Kept | None) -> bool:
     found = {name: p for name, p in kept.parked.items() if name not in known} if kept else {}
     state.parked.update(found)
     return bool(found)
+
+
+def build_anew(pipeline: str, settings: Pipeline) -> str:
+    """How a target comes to be what the log alone cannot make of it any more."""
+    if isinstance(settings.sink, PostgresSettings):
+        return f"in an empty database: pgtide snapshot --schema --pipeline {pipeline}"
+    return f"its tables read at the source: pgtide replay --pipeline {pipeline}"
 
 
 @dataclass(frozen=True)
@@ -149,6 +157,6 @@ class Reselection:
                 detail=f"Pipeline {self.pipeline} passed over what the log had of "
                 f"{', '.join(lost)}; retention has kept {snapshot.complete_from} and later. "
                 "They would lack rows.",
-                hint="Take them out of the pipeline's tables again; or build the target anew, its "
-                f"tables read at the source: pgtide replay --pipeline {self.pipeline}",
+                hint="Take them out of the pipeline's tables again; or build the target anew, "
+                + build_anew(self.pipeline, self.settings),
             )

@@ -125,6 +125,18 @@ def test_a_refused_table_is_parked(replica: Replica) -> None:
 
 
 @pytest.mark.slow
+def test_a_target_that_does_not_keep_keys_apart(replica: Replica) -> None:
+    """No index tells that a row is there already: it is looked for."""
+    replica.both("CREATE TABLE t (id int PRIMARY KEY, v text);\n")
+    replica.target.execute("ALTER TABLE t DROP CONSTRAINT t_pkey; INSERT INTO t VALUES (2, 'mine')")
+    replica.captured.run("INSERT INTO t VALUES (1, 'a'), (2, 'b');\n")
+    with pytest.raises(TargetError, match="a row that was inserted is there already"):
+        replica.follow(ddl=[])
+    replica.follow(ddl=[], on_conflict="apply")
+    replica.check_equal("t")
+
+
+@pytest.mark.slow
 def test_a_row_that_is_there_gets_the_number_of_the_other(replica: Replica) -> None:
     """Of an identity that nobody may update."""
     replica.captured.run(

@@ -48,6 +48,22 @@ def test_a_lost_checkpoint(replica: Replica) -> None:
     replica.check_equal("t", "bag")
 
 
+def test_a_target_that_has_gone_back(replica: Replica) -> None:
+    """As one that was restored, or failed over: what it lost is brought again."""
+    replica.captured.run("CREATE TABLE t (id int PRIMARY KEY, n int);\n")
+    replica.captured.run("INSERT INTO t VALUES (1, 1);\n")
+    replica.follow()
+    ((lsn, seq),) = replica.target.execute("SELECT lsn::text, seq FROM pgtide.progress")
+    replica.captured.run("INSERT INTO t VALUES (2, 2);\n")
+    replica.follow()
+    replica.target.execute(
+        f"UPDATE pgtide.progress SET lsn = '{lsn}', seq = {seq}; DELETE FROM t WHERE id = 2"
+    )
+    replica.captured.run("INSERT INTO t VALUES (3, 3);\n")
+    replica.follow()
+    replica.check_equal("t")
+
+
 @pytest.mark.parametrize(
     "consistency", ["transaction", pytest.param("table", marks=pytest.mark.slow)]
 )

@@ -7,7 +7,7 @@ import shutil
 import pytest
 from pyspark.sql import SparkSession
 
-from pgtide.errors import TargetError
+from pgtide.errors import TargetError, TargetUnavailable
 from pgtide.log.storage import Storage
 from pgtide.pipeline.state_file import StateFile
 from pgtide.sinks.postgres.after_rows import store_after_rows
@@ -142,6 +142,25 @@ def test_a_state_that_does_not_know_of_a_parked_table(replica: Replica, state: s
     assert not replica.follow({"on_error": "park"}).parked
     replica.check_equal("t", "u")
     assert replica.target.execute("SELECT count(*) FROM pgtide.parked") == [(0,)]
+    left = "SELECT pipeline FROM pgtide.progress"
+    assert replica.target.execute(left) == [(PIPELINE,)], "nothing is left of the resumption"
+
+
+@pytest.mark.slow
+def test_a_target_that_is_read_only_for_a_while(replica: Replica) -> None:
+    """As a standby is, or a server of which a provider sees that its disk is full."""
+    replica.captured.run("CREATE TABLE t (id int PRIMARY KEY);\n")
+    replica.follow()
+    database = f'ALTER DATABASE "{replica.target.name}"'
+    replica.target.execute(f"{database} SET default_transaction_read_only = on")
+    replica.captured.run("INSERT INTO t VALUES (1);\n")
+    with pytest.raises(TargetUnavailable):
+        replica.follow()
+    with replica.target.connect() as connection:
+        connection.execute("SET default_transaction_read_only = off")
+        connection.execute(f"{database} RESET default_transaction_read_only".encode())
+    replica.follow()
+    replica.check_equal("t")
 
 
 def test_a_constraint_that_looks_last(replica: Replica) -> None:

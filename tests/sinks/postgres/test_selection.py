@@ -141,8 +141,9 @@ def test_the_log_has_lost_what_a_table_missed(
         return replace(whole(table), complete_from=Lsn(state.position.lsn - 1))
 
     monkeypatch.setattr(snapshots, "_read_snapshot", kept_in_part)
-    with pytest.raises(LogGap, match="selected later"):
+    with pytest.raises(LogGap, match="selected later") as refused:
         replica.apply(BOTH)
+    assert "pgtide snapshot --schema" in refused.value.hint, "replay is refused for such a target"
     replica.apply(ONE)
 
 
@@ -171,6 +172,29 @@ def test_a_state_is_lost_and_other_tables_are_selected(replica: Replica) -> None
     replica.captured.run("INSERT INTO b VALUES (80);\n")
     replica.follow(BOTH)
     replica.check_equal("a", "b")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("consistency", ["transaction", "table"])
+def test_one_of_several_tables_is_refused_when_they_come(
+    replica: Replica, consistency: str
+) -> None:
+    """What the others have got already does not come once more."""
+    replica.both("CREATE TABLE a (id int PRIMARY KEY, v text);\n")
+    replica.both("CREATE TABLE b (id int PRIMARY KEY, v text);\nCREATE TABLE bag (n int);\n")
+    replica.captured.run("ALTER TABLE bag REPLICA IDENTITY FULL;\nINSERT INTO a VALUES (1);\n")
+    replica.captured.run("INSERT INTO b VALUES (1), (2);\nINSERT INTO bag VALUES (1), (1);\n")
+    sink: dict[str, Any] = {"ddl": [], "consistency": consistency}
+    replica.follow(ONE, **sink)
+    replica.target.execute("ALTER TABLE b ADD CONSTRAINT small CHECK (id < 2)")
+    every = {"tables": ["public.*"], "on_error": "park"}
+    assert "public.b" in replica.apply(every, **sink).parked
+    replica.captured.run("INSERT INTO bag VALUES (1);\nINSERT INTO b VALUES (3);\n")
+    replica.follow(every, **sink)
+    replica.target.execute("ALTER TABLE b DROP CONSTRAINT small")
+    replica.resume()
+    assert not replica.follow(every, **sink).parked
+    replica.check_equal("a", "b", "bag")
 
 
 @pytest.mark.slow

@@ -150,6 +150,7 @@ class Applier:
             self._pass_over(one, unsure)
             self._run(statements.insert(unsure, absent=True))
         if counts.inserts:
+            self._expect_none(one)
             self._run(statements.insert("a"))
 
     def _update(self, one: Staged, identities: bool) -> None:
@@ -161,6 +162,13 @@ class Applier:
         if counts.reads or (counts.updates and one.lenient):
             unsure = "pr" if one.lenient else "r"
             self._run(statements.update(unsure, identities=identities))
+
+    def _expect_none(self, one: Staged) -> None:
+        """See that rows which are new are not there, where the table does not see to that."""
+        statements = one.statements
+        keys = statements.stage.key_places
+        if not one.table.is_unique(keys) and self._run(statements.present("a")).rowcount:
+            raise Unexpected("rows to insert are there")
 
     def _identities(self, one: Staged) -> list[str]:
         """Columns GENERATED ALWAYS in which rows are to get other values than they have."""

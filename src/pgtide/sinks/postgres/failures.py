@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from pgtide.spark.layout import TableName  # Spark comes with it, and takes its time
 
 # Connection, insufficient resources, operator intervention, system error; deadlock,
-# serialization, a lock that is not to be had; disk full is among them.
-_TRANSIENT = ("08", "53", "57", "58", "40", "55P03")
+# serialization, a lock that is not to be had; disk full is among them. A server is read-only while
+# it is a standby, and with some providers when its disk fills up.
+_TRANSIENT = ("08", "53", "57", "58", "40", "55P03", "25006", "25P03", "25P04")
 
 
 # Data that a type does not hold, constraints, limits (of an index's rows), what triggers raise.

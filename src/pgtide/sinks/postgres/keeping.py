@@ -17,6 +17,7 @@ from pgtide.postgres.connection import SqlConnection
 from pgtide.rules import TableRules
 from pgtide.sinks import Kept
 from pgtide.sinks.postgres.loading import is_empty
+from pgtide.sinks.postgres.stages import drop_stages
 from pgtide.sinks.postgres.target_tables import read_tables
 from pgtide.spark.layout import TableName
 
@@ -55,6 +56,15 @@ def write_kept(connection: SqlConnection, pipeline: str, kept: Kept) -> None:
             ).format(sql.Identifier(table))
             connection.execute(query, [pipeline, list(names)])
         note_parked(connection, pipeline, kept.parked)
+        if not kept.parked:
+            _forget_resumptions(connection, pipeline)
+
+
+def _forget_resumptions(connection: SqlConnection, pipeline: str) -> None:
+    """Let go of what tables on their way back had to themselves: none is."""
+    query = "DELETE FROM pgtide.progress WHERE starts_with(pipeline, %s) RETURNING pipeline"
+    for (scope,) in connection.execute(query, [f"{pipeline}/"]).fetchall():
+        drop_stages(connection, scope)
 
 
 def note_parked(connection: SqlConnection, pipeline: str, parked: Mapping[str, Parked]) -> None:

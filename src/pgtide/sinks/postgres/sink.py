@@ -69,6 +69,8 @@ class PostgresSink:
                 if batch.settings.on_error == "stop" or failure is None:
                     raise refused.error from refused
                 failures.append(failure)
+                if batch.only is not None:  # those that catch up are parked again together
+                    return failures
                 batch = _parking(batch, failure)
             except psycopg.Error as error:
                 self.close()

@@ -125,15 +125,8 @@ def prepare_stages(connection: SqlConnection, pipeline: str, stages: Iterable[St
     syncs of the disk, so only one that has grown is emptied.
     """
     wanted = {stage.name: stage for stage in stages}
-    found = connection.execute(
-        "SELECT format('%%I.%%I', n.nspname, c.relname), obj_description(c.oid, 'pg_class'),"
-        " pg_relation_size(c.oid) FROM pg_catalog.pg_class c"
-        " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
-        " WHERE n.nspname = %s AND c.relkind = 'r' AND starts_with(c.relname, %s)",
-        [SCHEMA, prefix(pipeline)],
-    ).fetchall()
     with connection.transaction():
-        for name, made_by, size in found:
+        for name, made_by, size in _stages(connection, pipeline):
             stage = wanted.pop(_same(name, wanted), None)
             if stage is not None and made_by == _digest(stage):
                 if size > KEPT_BYTES:
@@ -149,6 +142,23 @@ def prepare_stages(connection: SqlConnection, pipeline: str, stages: Iterable[St
                 sql.Literal(_digest(stage)),
             )
             connection.execute(comment)
+
+
+def drop_stages(connection: SqlConnection, pipeline: str) -> None:
+    """Have no stages any more."""
+    for name, _, _ in _stages(connection, pipeline):
+        connection.execute(f"DROP TABLE {name}".encode())
+
+
+def _stages(connection: SqlConnection, pipeline: str) -> list[tuple[str, str | None, int]]:
+    """Names of the stages that are there, what made them, and their size."""
+    return connection.execute(
+        "SELECT format('%%I.%%I', n.nspname, c.relname), obj_description(c.oid, 'pg_class'),"
+        " pg_relation_size(c.oid) FROM pg_catalog.pg_class c"
+        " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE n.nspname = %s AND c.relkind = 'r' AND starts_with(c.relname, %s)",
+        [SCHEMA, prefix(pipeline)],
+    ).fetchall()
 
 
 def _same(name: str, wanted: Iterable[str]) -> str:

@@ -144,6 +144,13 @@ class Statements:
         )
         return f"{query} AND s.unsent IS NULL AND {self._absent()}" if absent else query
 
+    def present(self, known: str) -> str:
+        """Some row that is there already."""
+        return (
+            f"SELECT FROM {self.table.rows} t JOIN {self.stage.name} s ON {self._same_key()}"
+            f" WHERE {self.chosen} AND s.kind = 'u' AND {_known(known)} LIMIT 1"
+        )
+
     def not_whole(self, known: str) -> str:
         """How many rows are not there, and cannot be made because values were not sent."""
         return (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -23,7 +23,13 @@ SELECT n.nspname, c.relname, c.oid, c.relkind::text,
                ORDER BY a.attnum)
         FROM pg_catalog.pg_attribute a
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
-       EXISTS (SELECT FROM pg_catalog.pg_constraint f WHERE f.conrelid = c.oid AND f.contype = 'f')
+       EXISTS (SELECT FROM pg_catalog.pg_constraint f WHERE f.conrelid = c.oid AND f.contype = 'f'),
+       (SELECT json_agg(ARRAY(
+                   SELECT a.attname FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid
+                     AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])))
+        FROM pg_catalog.pg_index i
+        WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid
+          AND i.indpred IS NULL AND i.indexprs IS NULL)
 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 JOIN ROWS FROM (unnest(%s::text[]), unnest(%s::text[])) AS wanted(nspname, relname)
@@ -77,6 +83,11 @@ class TargetTable:
     partitioned: bool
     columns: Mapping[str, TargetColumn]
     refers: bool  # whether it has foreign keys
+    unique: Sequence[Collection[str]]  # columns of which no two rows have the same values
+
+    def is_unique(self, names: Collection[str]) -> bool:
+        """Whether the table itself sees to it that no two rows have the same in these columns."""
+        return any({*names} >= {*columns} for columns in self.unique)
 
     @property
     def name(self) -> str:
@@ -96,9 +107,13 @@ def read_tables(
     wanted = sorted(set(names))
     arrays = [[name[part] for name in wanted] for part in (0, 1)]
     found = {}
-    for schema, table, oid, kind, columns, refers in connection.execute(_TABLES.encode(), arrays):
+    for schema, table, oid, kind, columns, refers, unique in connection.execute(
+        _TABLES.encode(), arrays
+    ):
         known = {c["name"]: TargetColumn(**c) for c in columns or ()}
-        found[schema, table] = TargetTable(schema, table, oid, kind == "p", known, refers)
+        found[schema, table] = TargetTable(
+            schema, table, oid, kind == "p", known, refers, unique or ()
+        )
     return found
 
 

@@ -261,8 +261,9 @@ class TargetTransaction:
         """Tables that are not as far as the progress says, and those that have come nearer."""
         if self._scope == self._pipeline and self._batch.lacking:
             note_parked(self._connection, self._pipeline, self._batch.lacking)
-        if self._batch.only:
-            note_caught_up(self._connection, self._pipeline, self._batch.only, self._unit.high)
+        nearer = (self._batch.only or frozenset()) - self._batch.parked
+        if nearer:
+            note_caught_up(self._connection, self._pipeline, nearer, self._unit.high)
 
     def _parked(self) -> set[TableName]:
         """What tables that wait are called in the target."""
