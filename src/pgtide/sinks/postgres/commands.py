@@ -26,6 +26,7 @@ from pgtide.sinks.postgres.ddl_payload import Payload, root_of
 from pgtide.sinks.postgres.ddl_run import run_ddl
 from pgtide.sinks.postgres.leaving import take_out
 from pgtide.sinks.postgres.tallies import note_left_out
+from pgtide.sinks.postgres.target_tables import enable_triggers
 from pgtide.spark.cells import CellReader
 from pgtide.spark.layout import TableName
 
@@ -75,6 +76,8 @@ class Commands:
         elif replay is not None and replay.skipped:
             self._leave_out(connection, mark, replay.skipped)
         elif replay is not None:
+            if replay.switched:
+                enable_triggers(connection, replay.switched)  # the next rows disable them again
             run_ddl(connection, replay, self._place(at))
 
     def leave(
