@@ -6,6 +6,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgtide.errors import TargetError
+from pgtide.postgres.connection import connect
+from pgtide.sinks.postgres.target_tables import enable_triggers
 from tests.fixtures.capture import MakeCaptured
 from tests.fixtures.databases import Database
 from tests.sinks.postgres.replicas import Replica
@@ -63,6 +65,46 @@ INSERT INTO p VALUES (9);
     replica.check_equal("p", "c", "audit")
     noted = replica.target.execute("SELECT kind, name FROM pgtide.disabled ORDER BY 1")
     assert noted == [("RULE", "noted"), ("TRIGGER", "noted")]
+
+
+def test_triggers_are_as_at_the_source_in_the_end(replica: Replica) -> None:
+    """Also those that were renamed, dropped or switched while they were disabled at the target."""
+    made = "BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION nothing()"
+    replica.captured.run(
+        f"""CREATE TABLE t (id int PRIMARY KEY);
+CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN new; END';
+CREATE TRIGGER off {made};
+CREATE TRIGGER old_name {made};
+CREATE TRIGGER gone {made};
+CREATE TRIGGER always {made};
+CREATE TRIGGER plain {made};
+CREATE RULE quiet AS ON DELETE TO t DO ALSO NOTHING;
+INSERT INTO t VALUES (1);
+"""
+    )
+    replica.follow()
+    replica.captured.run(
+        """ALTER TABLE t DISABLE TRIGGER off;
+INSERT INTO t VALUES (2);
+ALTER TRIGGER old_name ON t RENAME TO new_name;
+INSERT INTO t VALUES (3);
+DROP TRIGGER gone ON t;
+ALTER TABLE t ENABLE ALWAYS TRIGGER always, DISABLE RULE quiet;
+INSERT INTO t VALUES (4);
+"""
+    )
+    replica.follow()
+    replica.check_equal("t")
+    switches = (
+        "SELECT tgname::text, tgenabled::text FROM pg_trigger WHERE NOT tgisinternal UNION ALL"
+        " SELECT rulename::text, ev_enabled::text FROM pg_rewrite WHERE rulename = 'quiet'"
+        " ORDER BY 1"
+    )
+    before = dict(replica.target.execute(switches))
+    assert (before["new_name"], before["plain"]) == ("D", "D")
+    with connect(replica.target.url) as connection:
+        assert enable_triggers(connection) == 2
+    assert replica.target.execute(switches) == replica.captured.execute(switches)
 
 
 def test_commands_while_constraints_wait(replica: Replica) -> None:

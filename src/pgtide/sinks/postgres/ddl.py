@@ -42,6 +42,8 @@ from pgtide.sinks.postgres.ddl_statement import (
     is_a,
     parse,
     printed,
+    switches,
+    veiled,
     without_roles,
 )
 from pgtide.sinks.postgres.ddl_synthesis import created_empty, dropped
@@ -58,12 +60,14 @@ class Place:
 
     pipeline: str
     position: Position
+    veiled: bool = False  # whether constants of the statement may be what rules hide
 
     def refusal(self, payload: Payload, message: str, detail: str) -> TargetError:
         """The error that names the statement and both ways on."""
         tag = payload.tag or "a DDL command"
         statement = payload.facts.get("statement") or payload.facts.get("query") or "not known"
-        shown = statement if len(statement) <= SHOWN_CHARS else statement[:SHOWN_CHARS] + " …"
+        shown = veiled(statement) if self.veiled else statement
+        shown = shown if len(shown) <= SHOWN_CHARS else shown[:SHOWN_CHARS] + " …"
         return TargetError(
             f"{tag} at {self.position} {message}",
             detail=f"{detail} The statement: {shown}",
@@ -94,6 +98,7 @@ class Replay:
     unread: tuple[Unread, ...] = ()  # that must not have rows
     there: tuple[TableName, ...] = ()  # relations that must be there behind it
     gone: tuple[TableName, ...] = ()  # relations that must not
+    switched: tuple[TableName, ...] = ()  # whose triggers and rules it has to find as the source's
 
 
 def plan_ddl(facts: Mapping[str, Any], kinds: DdlKinds, names: Names, place: Place) -> Replay:
@@ -196,6 +201,7 @@ def _stated(
         unread=tuple(replace(unread, table=names.target(unread.table)) for unread in rows.unread),
         there=there,
         gone=_gone(payload, names),
+        switched=_related(payload, names) if switches(node) else (),
     )
 
 
@@ -221,6 +227,12 @@ def _refuse_reshaped(payload: Payload, node: Any, names: Names) -> None:
 def _present(payload: Payload, names: Names) -> list[Mapping[str, Any]]:
     """The relations that the statement is about and that the target has to have behind it."""
     return [item for item in payload.listed() if names.selects(root_of(item))]
+
+
+def _related(payload: Payload, names: Names) -> tuple[TableName, ...]:
+    """The tables that it is about, be it by one of their parts."""
+    found = (item for item in payload.relations() if names.selects(root_of(item)))
+    return tuple(names.target(name_of(item)) for item in found)
 
 
 def _gone(payload: Payload, names: Names) -> tuple[TableName, ...]:

@@ -6,6 +6,7 @@ the parse tree, which is printed again; the print counts only if it parses back 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,8 @@ from typing import Any
 from pglast import ast
 from pglast.parser import ParseError, Token, parse_sql, scan
 from pglast.stream import RawStream
+
+_SWITCH = re.compile(r"AT_(Enable|Disable).*(Trig|Rule)")
 
 
 class NotPrintable(Exception):
@@ -62,6 +65,20 @@ def edited(text: str, edits: Iterable[Edit]) -> str:
     return text
 
 
+def veiled(text: str) -> str:
+    """The statement without constants and comments, which may quote what rules hide."""
+    try:
+        tokens = scan(text)
+    except ParseError:
+        return "not shown"
+    edits = [
+        Edit(token.start, token.end + 1, "" if token.name.endswith("COMMENT") else "***")
+        for token in tokens
+        if token.name.endswith(("CONST", "COMMENT"))
+    ]
+    return edited(text, edits)
+
+
 def inside_transaction(text: str, node: Any) -> str:
     """The statement as it may run inside a transaction: without CONCURRENTLY.
 
@@ -91,6 +108,15 @@ def if_exists(text: str) -> str:
     """DROP INDEX … that does not mind an index that is not there."""
     token = next(token for token in tokens_of(text) if token.name == "INDEX")
     return edited(text, [Edit(token.end + 1, token.end + 1, " IF EXISTS")])
+
+
+def switches(node: Any) -> bool:
+    """Whether a statement enables, disables or renames triggers or rules of a table."""
+    if is_a(node, ast.RenameStmt):
+        return node.renameType.name in ("OBJECT_TRIGGER", "OBJECT_RULE")
+    return is_a(node, ast.AlterTableStmt) and any(
+        _SWITCH.match(command.subtype.name) for command in node.cmds
+    )
 
 
 def without_roles(node: Any, schema: str) -> bool:

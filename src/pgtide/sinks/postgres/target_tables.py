@@ -56,6 +56,22 @@ SELECT r.ev_class::oid, 'RULE', r.rulename
 FROM pg_catalog.pg_rewrite r JOIN mine ON relid = ev_class
 WHERE r.ev_enabled = 'O' AND r.rulename <> '_RETURN'
 """
+_DISABLED = """
+WITH noted AS (
+    DELETE FROM pgtide.disabled d WHERE %s::text[] IS NULL OR d.relation IN (
+        SELECT relid FROM unnest(%s::text[]) AS name
+        CROSS JOIN LATERAL (
+            SELECT pg_catalog.to_regclass(name) UNION
+            SELECT relid FROM pg_catalog.pg_partition_tree(pg_catalog.to_regclass(name))
+        ) AS mine(relid))
+    RETURNING d.relation, d.kind, d.name
+)
+SELECT relation::bigint, kind, name FROM noted
+WHERE EXISTS (SELECT FROM pg_catalog.pg_trigger
+              WHERE kind = 'TRIGGER' AND tgrelid = relation AND tgname = name AND tgenabled = 'D')
+   OR EXISTS (SELECT FROM pg_catalog.pg_rewrite
+              WHERE kind = 'RULE' AND ev_class = relation AND rulename = name AND ev_enabled = 'D')
+"""
 
 
 @dataclass(frozen=True)
@@ -173,12 +189,15 @@ def disable_triggers(connection: SqlConnection, table: TargetTable) -> int:
     return len(found)
 
 
-def enable_triggers(connection: SqlConnection) -> int:
-    """Switch on what ``disable_triggers`` switched off, as far as it is still there."""
-    found = connection.execute(
-        "DELETE FROM pgtide.disabled d USING pg_catalog.pg_class c WHERE c.oid = d.relation"
-        " RETURNING d.relation::bigint, d.kind, d.name"
-    ).fetchall()
+def enable_triggers(connection: SqlConnection, tables: Sequence[TableName] | None = None) -> int:
+    """Switch on what ``disable_triggers`` switched off, as far as it is still there.
+
+    ``tables``: of these and their partitions only.
+    """
+    names = None if tables is None else [quoted_name(table) for table in tables]
+    found = connection.execute(_DISABLED, [names, names]).fetchall()
+    if found:
+        settle(connection)
     for relation, kind, name in found:
         _switch(connection, relation, f"ENABLE {kind}", name)
     return len(found)
