@@ -45,6 +45,19 @@ SELECT r.ev_class::oid, 'RULE', r.rulename
 FROM pg_catalog.pg_rewrite r JOIN mine ON relid = ev_class
 WHERE r.ev_enabled = 'O' AND r.rulename <> '_RETURN'
 """
+# Not clones in partitions: they go with that of the partitioned table.
+_SWITCHES = """
+SELECT n.nspname, c.relname, s.kind, s.name, s.state FROM (
+    SELECT tgrelid AS relation, 'TRIGGER' AS kind, tgname AS name, tgenabled::text AS state
+    FROM pg_catalog.pg_trigger WHERE NOT tgisinternal AND tgparentid = 0
+    UNION ALL
+    SELECT ev_class, 'RULE', rulename, ev_enabled::text
+    FROM pg_catalog.pg_rewrite WHERE rulename <> '_RETURN'
+) s JOIN pg_catalog.pg_class c ON c.oid = s.relation
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname !~ '^pg_'
+"""
+_ENABLED = {"O": "ENABLE", "A": "ENABLE ALWAYS", "R": "ENABLE REPLICA"}
 
 
 @dataclass(frozen=True)
@@ -145,15 +158,31 @@ def disable_triggers(connection: SqlConnection, table: TargetTable) -> int:
     return len(found)
 
 
-def enable_triggers(connection: SqlConnection) -> int:
-    """Switch on what ``disable_triggers`` switched off, as far as it is still there."""
-    found = connection.execute(
-        "DELETE FROM pgtide.disabled d USING pg_catalog.pg_class c WHERE c.oid = d.relation"
-        " RETURNING d.relation::bigint, d.kind, d.name"
-    ).fetchall()
-    for relation, kind, name in found:
-        _switch(connection, relation, f"ENABLE {kind}", name)
-    return len(found)
+def enable_triggers(connection: SqlConnection, source: SqlConnection) -> int:
+    """Switch on what ``disable_triggers`` switched off, as far as the source has it enabled.
+
+    By the names and states that the source has now: since then a trigger may have been renamed
+    there, enabled in another way, or disabled. What only the target has is enabled as before.
+    """
+    there = {tuple(row[:4]): row[4] for row in source.execute(_SWITCHES.encode())}
+    noted: dict[int, set[tuple[str, str]]] = {}
+    for relation, kind, name in connection.execute(
+        "SELECT relation::bigint, kind, name FROM pgtide.disabled"
+    ):
+        noted.setdefault(relation, set()).add((kind, name))
+    switched = 0
+    for relation, names in noted.items():
+        with connection.transaction():  # table by table: what is enabled is no longer noted
+            off = connection.execute(
+                f"{_SWITCHES} AND c.oid = %s AND s.state = 'D'".encode(), [relation]
+            ).fetchall()
+            for schema, table, kind, name, _ in off:
+                state = there.get((schema, table, kind, name))
+                if state in _ENABLED or (state is None and (kind, name) in names):
+                    _switch(connection, relation, f"{_ENABLED[state or 'O']} {kind}", name)
+                    switched += 1
+            connection.execute("DELETE FROM pgtide.disabled WHERE relation = %s", [relation])
+    return switched
 
 
 def _switch(connection: SqlConnection, relation: int, how: str, name: str) -> None:
