@@ -177,6 +177,10 @@ def test_the_least_rights(
         database.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {database.roles[0]}")
     captured = make_captured(database, url=url, admin_url=database.url, keyless="full")
     owner = target.create_role("LOGIN")
+    target.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+    with pytest.raises(TargetError, match="cannot make schema") as raised:
+        Copying(config_of(captured, owner)).run()
+    assert "pgtide check" in raised.value.hint
     target.execute(f"GRANT CREATE ON DATABASE {target.name} TO {target.roles[0]}")
     target.execute(f"GRANT CREATE ON SCHEMA public TO {target.roles[0]}")
     notes = Copying(config_of(captured, owner)).run()
