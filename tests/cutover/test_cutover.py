@@ -14,6 +14,8 @@ from pyspark.sql import SparkSession
 
 from pgtide.config.connection_string import ConnectionString
 from pgtide.cutover.cutting_over import Cutover, Outcome, Settings, document
+from pgtide.errors import PipelineError, TargetError
+from pgtide.log.refreshes import Refresh, RefreshStore
 from pgtide.log.storage import Storage
 from pgtide.pipeline.lease import Lease
 from pgtide.pipeline.state import Parked, now
@@ -69,18 +71,63 @@ def at_check(name: str, do: Callable[[], object]) -> Callable[[Check], None]:
 
 def test_triggers_are_the_applications_again(replica: Replica) -> None:
     """While the target follows they do nothing; then they do what they did at the source."""
+    create = "CREATE TRIGGER {} AFTER INSERT ON orders FOR EACH ROW EXECUTE FUNCTION nothing();\n"
     replica.captured.run(
-        """CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
-CREATE TRIGGER noted AFTER INSERT ON orders FOR EACH ROW EXECUTE FUNCTION nothing();
-"""
+        "CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';\n"
+        + "".join(create.format(name) for name in ("gone", "noted", "renamed", "resting"))
     )
     replica.captured.run(INSERT)
     replica.follow()
-    enabled = "SELECT tgname, tgenabled::text FROM pg_trigger WHERE NOT tgisinternal"
-    assert replica.target.execute(enabled) == [("noted", "D")]
+    enabled = "SELECT tgname, tgenabled::text FROM pg_trigger WHERE NOT tgisinternal ORDER BY 1"
+    names = ("gone", "noted", "renamed", "resting")
+    assert replica.target.execute(enabled) == [(name, "D") for name in names]
+    replica.captured.run(
+        """ALTER TRIGGER renamed ON orders RENAME TO other;
+ALTER TABLE orders DISABLE TRIGGER resting;
+"""
+    )
+    replica.follow()
+    replica.target.execute("DROP TRIGGER gone ON orders")
     assert cut_over(replica).ready
-    assert replica.target.execute(enabled) == [("noted", "O")]
+    assert replica.target.execute(enabled) == [("noted", "O"), ("other", "O"), ("resting", "D")]
     assert replica.target.execute("SELECT count(*) FROM pgtide.disabled") == [(0,)]
+
+
+def test_rows_that_are_read_again_are_waited_for(replica: Replica) -> None:
+    """Values that the target cannot compute: until they are read, its own stand there."""
+    replica.captured.run("ALTER TABLE orders ADD COLUMN token uuid DEFAULT gen_random_uuid();\n")
+    outcome = cut_over(replica)
+    assert outcome.ready, outcome.checks
+    assert told(outcome, "reads").level == "ok"
+    replica.check_equal("orders")
+    asked = Refresh("public.orders")
+    store = RefreshStore(Storage(replica.config().log.path))
+    store.add(asked)
+    store.steer(asked.id, "pause")
+    outcome = cut_over(replica)
+    assert f"public.orders ({asked.id})" in told(outcome, "reads").message
+    assert not outcome.ready
+    store.steer(asked.id, "cancel")
+    assert cut_over(replica).ready
+
+
+def test_a_pipeline_that_fails_meanwhile_is_not_waited_for(replica: Replica) -> None:
+    """Whoever runs it ends with an error that trying again does not help."""
+    config = replica.config()
+    replica.captured.run(INSERT)
+    storage = Storage(config.log.path, config.log.storage)
+    lease = Lease(storage, PIPELINE)
+    lease.__enter__()
+
+    def fail() -> None:
+        StateFile(storage, PIPELINE).note_error(TargetError("refused", detail="Why.", hint="How."))
+        lease.__exit__(None, None, None)
+
+    began = time.monotonic()
+    with pytest.raises(PipelineError, match="has failed: refused") as raised:
+        cut_over(replica, on_check=at_check("lag", lambda: threading.Timer(1, fail).start()))
+    assert (raised.value.detail, raised.value.hint) == ("Why.", "How.")
+    assert time.monotonic() - began < 60
 
 
 def test_what_was_committed_is_waited_for(replica: Replica) -> None:
@@ -88,7 +135,7 @@ def test_what_was_committed_is_waited_for(replica: Replica) -> None:
     outcome = cut_over(replica)
     assert outcome.ready, outcome.checks
     assert levels(outcome) == {
-        **dict.fromkeys(("target", "lag", "caught up", "schema", "objects"), "ok"),
+        **dict.fromkeys(("target", "lag", "caught up", "reads", "schema", "objects"), "ok"),
         "parked": "ok",
         "sequences": "ok",
         "quiet": "warn",
@@ -196,7 +243,11 @@ def test_parked_tables_and_lost_sequences(replica: Replica) -> None:
     replica.target.execute("ALTER TABLE orders ALTER id DROP IDENTITY")
     replica.target.execute("CREATE INDEX unknown_here ON orders (note)")
     replica.captured.execute("CREATE INDEX known_here ON orders (note)")
+    replica.captured.execute("CREATE UNLOGGED TABLE cache (id int)")
+    replica.captured.execute("SELECT lo_create(0)")
     outcome = cut_over(replica, read_only=False)
+    assert "public.cache" in told(outcome, "unlogged").message
+    assert "1 of them" in told(outcome, "large objects").message
     assert told(outcome, "parked").level == "fail"
     assert "public.orders_id_seq" in told(outcome, "sequences").message
 

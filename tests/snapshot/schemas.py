@@ -59,6 +59,7 @@ CREATE RULE quiet AS ON DELETE TO shop.happy DO INSTEAD (SELECT 1; SELECT 2);
 CREATE CAST (shop.mood AS util.pair) WITH INOUT;
 CREATE STATISTICS shop.dependent ON customer, total FROM shop.orders;
 CREATE FUNCTION elsewhere.unneeded() RETURNS int LANGUAGE sql AS 'SELECT 1';
+CREATE VIEW elsewhere.orders AS SELECT id, total FROM shop.orders;
 """
 
 OBJECTS = """
@@ -77,7 +78,7 @@ SELECT pg_describe_object(d.classid, d.objid, 0) FROM (
         JOIN pg_class c ON c.oid = ev_class
     UNION SELECT 'pg_cast'::regclass, oid, 2200 FROM pg_cast WHERE oid > 16383
 ) d JOIN pg_namespace n ON n.oid = d.ns
-WHERE n.nspname <> ALL ('{pg_catalog,information_schema,pgtide,elsewhere,pg_toast}')
+WHERE n.nspname <> ALL ('{pg_catalog,information_schema,pgtide,pg_toast}')
   AND n.nspname !~ '^pg_' ORDER BY 1
 """
 
@@ -88,7 +89,7 @@ FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
 JOIN pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
 WHERE a.attnum > 0 AND NOT a.attisdropped AND c.relkind IN ('r', 'p', 'v', 'm')
-  AND n.nspname <> ALL ('{pg_catalog,information_schema,pgtide,elsewhere,pg_toast}')
+  AND n.nspname <> ALL ('{pg_catalog,information_schema,pgtide,pg_toast}')
 ORDER BY n.nspname, c.relname, a.attnum
 """
 

@@ -57,7 +57,6 @@ def test_everything_is_there_in_the_end(shop: Captured, target: Database) -> Non
         (True,)
     ]
     assert notes == []
-    assert target.execute("SELECT to_regnamespace('elsewhere')") == [(None,)]
     assert target.execute("SELECT evtname FROM pg_event_trigger") == []
 
 
@@ -93,7 +92,8 @@ def test_tables_that_are_not_selected(shop: Captured, target: Database) -> None:
         "function shop.sad()",
         "event trigger loud: it would act on DDL that is replayed",
     ]
-    assert target.execute("SELECT to_regnamespace('\"Odd one\"')") == [(None,)]
+    for schema in ('"Odd one"', "elsewhere"):
+        assert target.execute("SELECT to_regnamespace(%s)", [schema]) == [(None,)]
     assert target.execute("SELECT 1 FROM pg_type WHERE typname = 'mood'") == [(1,)]
     defaults = "SELECT DISTINCT pg_get_expr(adbin, adrelid) FROM pg_attrdef"
     defaults += " WHERE adrelid IN (SELECT relid FROM pg_partition_tree('shop.events'))"
@@ -186,6 +186,10 @@ def test_the_least_rights(
         database.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {database.roles[0]}")
     captured = make_captured(database, url=url, admin_url=database.url, keyless="full")
     owner = target.create_role("LOGIN")
+    target.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+    with pytest.raises(TargetError, match="cannot make schema") as raised:
+        Copying(config_of(captured, owner)).run()
+    assert "pgtide check" in raised.value.hint
     target.execute(f"GRANT CREATE ON DATABASE {target.name} TO {target.roles[0]}")
     target.execute(f"GRANT CREATE ON SCHEMA public TO {target.roles[0]}")
     notes = Copying(config_of(captured, owner)).run()

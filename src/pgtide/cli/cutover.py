@@ -43,8 +43,8 @@ def command(
     """Check that a Postgres target can take over from the source.
 
     Waits until the target has everything that was committed, copies the values of sequences,
-    checks that nothing waits to be made and no table is parked, verifies, and sees whether
-    somebody wrote meanwhile. With --read-only the source is made read-only for new sessions
+    checks that nothing waits to be made or read again and no table is parked, verifies, and sees
+    whether somebody wrote meanwhile. With --read-only the source is made read-only for new sessions
     first, and those that are there are ended; when the target is not ready that is taken back,
     otherwise it stays and the verdict says how to undo it. Capture and pipeline may run, or are
     run here. Exits with 1 when the target is not ready; a warning (!) does not count. JSON:

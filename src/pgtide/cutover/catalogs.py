@@ -1,4 +1,4 @@
-"""What the tables of a pipeline have at the source and lack at the target: indexes and the like."""
+"""What the source has and the target lacks: indexes and the like, and what no WAL tells of."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ SELECT n.nspname, c.relname, o.kind, o.name FROM (
 ) o JOIN pg_class c ON c.oid = o.oid JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
 """
+_UNLOGGED = """
+SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind = 'r' AND c.relpersistence = 'u' ORDER BY 1, 2
+"""
 
 
 def missing_objects(
@@ -30,3 +34,18 @@ def missing_objects(
         for schema, table, kind, name in set(source.execute(_OBJECTS)) - have
         if all(each.matches(schema, table) for each in patterns)
     )
+
+
+def unlogged_tables(source: SqlConnection, patterns: list[TablePatterns]) -> list[str]:
+    """Tables that the patterns mean and whose rows are never replicated."""
+    return [
+        f"{schema}.{table}"
+        for schema, table in source.execute(_UNLOGGED)
+        if all(each.matches(schema, table) for each in patterns)
+    ]
+
+
+def large_objects(source: SqlConnection) -> int:
+    """How many there are; none is replicated."""
+    row = source.execute("SELECT count(*) FROM pg_largeobject_metadata").fetchone()
+    return row[0] if row else 0

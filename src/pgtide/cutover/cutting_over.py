@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from pgtide.config import Config, TablePatterns
-from pgtide.cutover.catalogs import missing_objects
+from pgtide.cutover.catalogs import large_objects, missing_objects, unlogged_tables
 from pgtide.cutover.read_only import NAME, ReadOnly
+from pgtide.cutover.reads import Reads, open_reads
 from pgtide.cutover.unapplied import first_unapplied, first_write
 from pgtide.errors import TargetUnavailable
 from pgtide.position import Lsn, Position
@@ -133,7 +134,7 @@ class Cutover:
     def _finish(self) -> None:
         """What is checked once nobody should write any more."""
         mark = self._mark()
-        if not self._note(self._caught_up(mark)):
+        if not self._note(self._caught_up(mark)) or not self._note(self._read_again()):
             return
         self.outcome.position = mark
         self._note(self._made(), *self._differences(), self._parked(), self._copy_sequences())
@@ -177,6 +178,27 @@ class Cutover:
             return fail("caught up", f"{said}; it is at {self._progress()}", hint)
         return ok("caught up", f"the target has everything up to {mark}")
 
+    def _read_again(self) -> Check:
+        """Wait for rows that DDL has changed: they are read, and come behind the mark."""
+        deadline = time.monotonic() + self._settings.wait_s
+        reads = begun = self._open_reads()
+        while reads.going_on and time.monotonic() < deadline:
+            self._readiness.capture()
+            self._pause()
+            reads = self._open_reads()
+        if left := [*reads.stuck, *reads.going_on]:
+            hint = "See pgtide refresh --list. What is not wanted: pgtide refresh --cancel ID"
+            return fail("reads", f"tables are still to be read again: {_listed(left)}", hint)
+        try:
+            if begun.going_on:
+                self._reach(self._mark(), deadline)
+        except _Late:
+            return fail("reads", "what was read again is not in the target yet", "pgtide status")
+        return ok("reads", "no table is being read again")
+
+    def _open_reads(self) -> Reads:
+        return open_reads(self._config, self._source, self._patterns)
+
     def _made(self) -> Check:
         row = self._target.execute(
             "SELECT count(*) FROM pgtide.after_rows WHERE pipeline = %s", [self.outcome.pipeline]
@@ -201,6 +223,12 @@ class Cutover:
             row = self._target.execute(query.encode(), [self.outcome.pipeline]).fetchone()
             if row and row[0]:
                 yield warn(table, f"{row[0]} {what}")
+        hint = "Copy them with pg_dump and pg_restore if the application needs them."
+        if unlogged := unlogged_tables(self._source, self._patterns):
+            said = f"rows of unlogged tables are not replicated: {_listed(unlogged)}"
+            yield warn("unlogged", said, hint)
+        if count := large_objects(self._source):
+            yield warn("large objects", f"{count} of them are not replicated", hint)
 
     def _parked(self) -> Check:
         state = self._readiness.state()
@@ -235,7 +263,8 @@ class Cutover:
 
     def _enabled(self) -> Check:
         """What replication had switched off at the target is the application's again."""
-        enabled = enable_triggers(self._target)
+        with self._target.transaction():
+            enabled = enable_triggers(self._target)
         return ok("triggers", f"{enabled} triggers and rules of the target are enabled again")
 
     def _unwritten(self, mark: Lsn) -> Check:
@@ -276,8 +305,7 @@ class Cutover:
         self._readiness.reach(mark, check)
         while first_unapplied(self._config, self.outcome.pipeline, self._progress(), mark):
             check()
-            if self._settings.stop.wait(POLL_S):
-                raise TargetUnavailable("the cutover was stopped")
+            self._pause()
 
     def _pause(self) -> None:
         if self._settings.stop.wait(POLL_S):

@@ -157,6 +157,8 @@ class InitialSnapshot:
             self._schemas.read(conn, held)
             views = ("view ", "materialized view ")  # they are made with the schema
             rows = [text for text in held.selection.left_out if not text.startswith(views)]
+            unlogged = "unlogged table "  # so are these, without their rows
+            rows = [f"the rows of {r}" if r.startswith(unlogged) else r for r in rows]
             self.progress.left_out = (*rows, *self._schemas.notes)
 
     def _catch_up(self, session: CaptureSession, point: Lsn) -> None:

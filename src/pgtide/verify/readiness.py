@@ -84,8 +84,13 @@ class Readiness:
             self.capture()
         self._wait(lambda: self._logged(lsn), f"the log to reach {lsn}", check, self._nudge)
         if self.run_here and not self._applied(lsn)[0] and not self._runs():
-            self._run()
-        self._wait(lambda: self._applied(lsn), f"pipeline {self.pipeline} to apply {lsn}", check)
+            self._run(check)
+        self._wait(
+            lambda: self._applied(lsn),
+            f"pipeline {self.pipeline} to apply {lsn}",
+            check,
+            lambda: self._look_after(check),
+        )
 
     def settle(self, tables: Collection[str]) -> None:
         """Return when all rows of these tables that we are reading again are in the log.
@@ -179,8 +184,48 @@ class Readiness:
         state = self._file.load()
         return None if state is None else (state.position, state.batches)
 
-    def _run(self) -> None:
-        PipelineRun(started(self.spark), self.config, self.pipeline).run(until_current=True)
+    def _look_after(self, check: Callable[[], None] | None) -> None:
+        """Whoever ran the pipeline may have ended: without a word, or for good.
+
+        One that tries again after a pause is waited for.
+        """
+        if not self.run_here or self._storage.local is None or self._runs():
+            return
+        error = self._file.error()
+        if error is None:
+            self._run(check)
+        elif not error["transient"]:
+            raise PipelineError(
+                f"pipeline {self.pipeline} has failed: {error['message']}",
+                detail=error["detail"],
+                hint=error["hint"],
+            )
+
+    def _run(self, check: Callable[[], None] | None) -> None:
+        """Run the pipeline until current; no longer than is waited for it."""
+        enough, done = threading.Event(), threading.Event()
+        why: list[Exception] = []
+
+        def watch() -> None:
+            while not done.wait(POLL_S) and not enough.is_set():
+                try:
+                    if check is not None:
+                        check()
+                except Exception as error:  # raised where it is waited
+                    why.append(error)
+                if why or self.stop.is_set():
+                    enough.set()
+
+        run = PipelineRun(started(self.spark), self.config, self.pipeline, stop=enough)
+        watcher = threading.Thread(target=watch, name="end of waiting", daemon=True)
+        watcher.start()
+        try:
+            run.run(until_current=True)
+        finally:
+            done.set()
+            watcher.join()
+        if why:
+            raise why[0]
 
 
 def _has(position: Position, snapshot: Snapshot, lsn: Lsn) -> bool:

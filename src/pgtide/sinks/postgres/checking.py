@@ -5,14 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import psycopg
+from psycopg import sql
 
-from pgtide.config.model import Config
+from pgtide.config import TablePatterns
+from pgtide.config.model import Config, Pipeline
 from pgtide.config.sinks import PostgresSettings
 from pgtide.errors import PgtideError
 from pgtide.postgres.connection import SqlConnection
-from pgtide.postgres.verdict import Check, fail, ok
+from pgtide.postgres.verdict import Check, fail, ok, warn
 from pgtide.sinks.postgres.ddl_kinds import DdlKinds
 from pgtide.sinks.postgres.reaching import connect_target
+
+# Of a schema that is not there: NULL.
+_RIGHTS = """
+SELECT pg_is_in_recovery(), has_database_privilege(current_database(), 'CREATE'),
+       has_schema_privilege(to_regnamespace('pgtide'), 'CREATE'),
+       has_schema_privilege(to_regnamespace('public'), 'CREATE')
+"""
 
 
 def check_targets(config: Config) -> Iterator[Check]:
@@ -22,25 +31,38 @@ def check_targets(config: Config) -> Iterator[Check]:
             try:
                 DdlKinds(pipeline.sink.ddl)
                 with connect_target(config, name, application_name="pgtide check") as connection:
-                    yield from _lines(connection, name, pipeline.sink)
+                    yield from _lines(connection, name, pipeline, pipeline.sink)
             except PgtideError as error:
                 yield fail("target", f"{name}: {error.message}. {error.detail}", error.hint)
 
 
-def _lines(connection: SqlConnection, name: str, sink: PostgresSettings) -> Iterator[Check]:
-    row = connection.execute(
-        "SELECT to_regnamespace('pgtide') IS NOT NULL"
-        " OR has_database_privilege(current_database(), 'CREATE'), pg_is_in_recovery()"
-    ).fetchone()
+def _grant(connection: SqlConnection, kind: str, name: str) -> str:
+    grant = sql.SQL("Run there: GRANT CREATE ON {} {} TO {}").format(
+        sql.SQL(kind), sql.Identifier(name), sql.Identifier(connection.info.user)
+    )
+    return grant.as_string(None)
+
+
+def _lines(
+    connection: SqlConnection, name: str, pipeline: Pipeline, sink: PostgresSettings
+) -> Iterator[Check]:
+    row = connection.execute(_RIGHTS).fetchone()
     assert row is not None, "a SELECT without FROM has one row"
-    allowed, recovering = row
+    recovering, makes_schemas, owns_ours, makes_tables = row
     if recovering:
         yield fail("target", f"{name}: it is a standby", "Name the primary in sink.url.")
-    elif not allowed:
-        hint = "Run there: GRANT CREATE ON DATABASE … TO the role of sink.url"
+    elif owns_ours is None and not makes_schemas:
+        hint = _grant(connection, "DATABASE", connection.info.dbname)
         yield fail("target", f"{name}: the role may not make schema pgtide", hint)
+    elif owns_ours is False:
+        hint = "Name the role in sink.url that wrote there before: it owns schema pgtide."
+        yield fail("target", f"{name}: the role may not write to schema pgtide", hint)
     else:
         yield ok("target", f"{name}: {sink.url} can be written to")
+    schemas = TablePatterns(pipeline.tables).schemas()
+    if makes_tables is False and not recovering and (schemas is None or "public" in schemas):
+        said = f"{name}: the role may not make tables in schema public"
+        yield warn("target", said, _grant(connection, "SCHEMA", "public"))
     if sink.replication_role == "replica":
         try:
             with connection.transaction(force_rollback=True):

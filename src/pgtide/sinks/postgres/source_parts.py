@@ -1,7 +1,8 @@
 """What of a source's schema a target gets: the tables of a pipeline, and all that they stand on.
 
-Two walks over ``pg_depend``. The first goes from the selected tables to what they need and what is
-part of them, schema by schema: that gives schemas and extensions. The second goes from the tables
+Two walks over ``pg_depend``. The first goes from the selected tables, and from schemas without any
+that the patterns mean (of views, of functions), to what they need and what is part of them, schema
+by schema: that gives schemas and extensions. The second goes from the tables
 that are *not* selected to whatever needs those (views, foreign keys, functions over their rows):
 that cannot be made, is left out, and is named.
 """
@@ -40,6 +41,8 @@ WITH RECURSIVE member AS MATERIALIZED (
     SELECT classid, objid FROM pg_depend WHERE deptype = 'e'
 ), reached (classid, objid) AS (
     SELECT 'pg_class'::regclass::oid, selected FROM unnest(%(selected)s::oid[]) selected
+    UNION ALL
+    SELECT 'pg_namespace'::regclass::oid, meant FROM unnest(%(schemas)s::oid[]) meant
     UNION
     SELECT next.classid, next.objid
     FROM (SELECT r.*, m.objid IS NOT NULL AS is_member
@@ -160,6 +163,14 @@ WHERE d.classid = 'pg_class'::regclass AND d.objid = ANY (%(selected)s::oid[])
 ORDER BY 1
 """
 _SCHEMAS = "SELECT nspname FROM pg_namespace"
+# Not those of extensions, which make them.
+_VIEWS = """
+SELECT n.oid::bigint, n.nspname, ARRAY (
+    SELECT c.relname::text FROM pg_class c WHERE c.relnamespace = n.oid AND c.relkind IN ('v', 'm'))
+FROM pg_namespace n WHERE NOT EXISTS (
+    SELECT FROM pg_depend d WHERE d.classid = 'pg_namespace'::regclass AND d.objid = n.oid
+    AND d.deptype = 'e')
+"""
 _POPULATED = """
 SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind = 'm' AND c.relispopulated
@@ -198,9 +209,11 @@ def read_parts(
     ``selected``: oids of the tables whose rows are copied. Partitioned tables above and partitions
     below them, and unlogged tables that ``patterns`` mean, are made as well.
     """
+    patterns = list(patterns)
     relations = {row[0]: row for row in conn.execute(_RELATIONS)}
-    made = _with_relatives(conn, relations, selected, list(patterns))
+    made = _with_relatives(conn, relations, selected, patterns)
     oids = {"selected": sorted(made), "others": sorted(relations.keys() - made)}
+    oids["schemas"] = _meant_schemas(conn, patterns)
     if impossible := [name for (name,) in conn.execute(_IMPOSSIBLE, oids)]:
         raise ConfigError(
             "a table cannot be made without another that is not selected",
@@ -228,6 +241,15 @@ def read_parts(
         populated=frozenset((schema, name) for schema, name in conn.execute(_POPULATED)),
         left_out=left_out,
     )
+
+
+def _meant_schemas(conn: SqlConnection, patterns: list[TablePatterns]) -> list[int]:
+    """Those in which the patterns mean a view, or a table of any name: DDL there is replayed."""
+    return [
+        oid
+        for oid, schema, views in conn.execute(_VIEWS)
+        if any(all(each.matches(schema, name) for each in patterns) for name in (*views, ""))
+    ]
 
 
 def _system(schemas: Iterable[str]) -> set[str]:

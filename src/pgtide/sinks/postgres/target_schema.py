@@ -134,7 +134,9 @@ class TargetSchema:
         except psycopg.Error as exc:
             target, source = connection.info.server_version // 10_000, self.source_version // 10_000
             hint = "Put that right at the target, or at the source; then: pgtide snapshot --schema"
-            if target < source:
+            if isinstance(exc, psycopg.errors.InsufficientPrivilege):
+                hint = "Grant it to the role of sink.url: pgtide check says how"
+            elif target < source:
                 hint = (
                     f"The target is Postgres {target}, the source {source}: what only the newer "
                     "one knows cannot be copied. Use a newer target, or make the schema yourself."

@@ -1,0 +1,54 @@
+"""What ``pgtide check`` says of Postgres targets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pgtide.config import Config
+from pgtide.postgres.verdict import Check
+from pgtide.sinks.postgres.bookkeeping import prepare
+from pgtide.sinks.postgres.checking import check_targets
+from tests.fixtures.databases import Database, Server
+
+
+@pytest.fixture
+def target(server: Server) -> Iterator[Database]:
+    created = Database.create(server)
+    yield created
+    created.drop()
+
+
+def lines(url: str, **pipeline: object) -> list[Check]:
+    replica = {"sink": {"type": "postgres", "url": url}, **pipeline}
+    source = {"url": "postgresql://nobody@nowhere/none"}
+    given = {"source": source, "log": {"path": "unused"}, "pipelines": {"replica": replica}}
+    return list(check_targets(Config.model_validate(given)))
+
+
+def test_rights_of_the_role(target: Database) -> None:
+    """Each hint is a statement that helps."""
+    url = target.create_role("LOGIN")
+    target.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+    first, second = lines(url)
+    assert (first.level, second.level) == ("fail", "warn")
+    assert "may not make schema pgtide" in first.message
+    assert "may not make tables in schema public" in second.message
+    assert [check.level for check in lines(url, tables=["shop.*"])] == ["fail"]
+    for check in (first, second):
+        target.execute(check.hint.removeprefix("Run there: "))
+    (good,) = lines(url)
+    assert (good.level, "can be written to" in good.message) == ("ok", True)
+    with target.connect() as owner:
+        prepare(owner)
+    (other,) = lines(url)
+    assert (other.level, "may not write to schema pgtide" in other.message) == ("fail", True)
+    assert [check.level for check in lines(target.url)] == ["ok"]
+    target.execute(f"DROP OWNED BY {target.roles[0]} CASCADE")
+
+
+def test_a_target_that_is_not_there(target: Database) -> None:
+    (check,) = lines(target.url.replace(target.name, "no_such_database"))
+    assert check.level == "fail"
+    assert "pipelines.replica.sink.url" in check.hint
