@@ -96,7 +96,8 @@ INSERT INTO t VALUES (4);
     replica.follow()
     replica.check_equal("t")
     switches = (
-        "SELECT tgname::text, tgenabled::text FROM pg_trigger WHERE NOT tgisinternal UNION ALL"
+        "SELECT tgname::text, tgenabled::text FROM pg_trigger WHERE tgrelid = 't'::regclass"
+        " UNION ALL"
         " SELECT rulename::text, ev_enabled::text FROM pg_rewrite WHERE rulename = 'quiet'"
         " ORDER BY 1"
     )
