@@ -301,6 +301,7 @@ def test_a_snapshot_and_a_large_transaction(
     check_equals_log(replica)
 
 
+@pytest.mark.slow
 def test_tables_that_come_and_go(replica: Replica) -> None:
     """One is selected later, one leaves and comes again, one is parked while it is renamed."""
     replica.captured.run(

@@ -12,7 +12,6 @@ from functools import cached_property, reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import TimestampType
 
 from pgtide import oids, shape
 from pgtide.pipeline.batch import Batch
@@ -20,7 +19,6 @@ from pgtide.pipeline.steps import Rows
 from pgtide.position import Position
 from pgtide.rules import TableRules
 from pgtide.rules.cells import Cell
-from pgtide.rules.postgres_text import postgres_text
 from pgtide.sinks.delta.columns import COMMITTED_AT, LSN, RELATION, SEQ
 from pgtide.sinks.delta.history import BEFORE, OP, UNCHANGED, XID
 from pgtide.sinks.postgres.history_columns import OWN, HistoryColumn, free_name
@@ -46,12 +44,13 @@ _ARRAY_OF_TEXTS = 1009
 _STAGED = {
     OP: oids.TEXT,
     XID: oids.INT8,
-    COMMITTED_AT: oids.TIMESTAMPTZ,
+    COMMITTED_AT: oids.INT8,
     RELATION: oids.INT8,
     UNCHANGED: _ARRAY_OF_TEXTS,
     BEFORE: oids.JSONB,
 }
-"""What a stage has before the values; it has positions anyway."""
+"""What a stage has before the values; it has positions anyway. Times are microseconds."""
+_NULL = r"\N"
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,8 @@ class HistoryLayout:
 
     @cached_property
     def stage(self) -> Stage:
-        own = [shape.Column(name, oid, type_name=OWN[name]) for name, oid in _STAGED.items()]
+        names = {**OWN, COMMITTED_AT: "bigint"}
+        own = [shape.Column(name, oid, type_name=names[name]) for name, oid in _STAGED.items()]
         # A type that not every server has is text until a row is where it belongs.
         values = [
             shape.Column(name, kind.oid, type_name=kind.here if kind.oid != oids.TEXT else "text")
@@ -105,9 +105,7 @@ class HistoryLayout:
         values = {LSN: "'0/0'::pg_lsn + s.lsn", SEQ: "s.seq"}
         for index, column in enumerate(self.stage.columns):
             if column.name != RELATION or self.parted:
-                kind = table.types[column.name]
-                cast = "" if kind == column.type_name else f"::{kind}"
-                values[column.name] = f"s.v{index}{cast}"
+                values[column.name] = _unstaged(f"s.v{index}", column, table.types[column.name])
         return (
             f"INSERT INTO {table.name} ({', '.join(map(quoted, values))})"
             f" SELECT {', '.join(values.values())} FROM {self.stage.name} s"
@@ -171,12 +169,11 @@ class _Events:
         own = {
             OP: op,
             XID: F.col("xid").cast("string"),
-            COMMITTED_AT: postgres_text(F.col("committed_at"), TimestampType()),
+            COMMITTED_AT: F.unix_micros("committed_at").cast("string"),
             RELATION: self._relation(),
             UNCHANGED: self._unchanged(cells),
-            BEFORE: self._before(history.rules.apply(history.reader.before(), op)),
+            BEFORE: self._before(),
         }
-        values = F.concat(F.array(*[own[name] for name in _STAGED]), self._values(cells))
         facts = {
             "segment": F.lit(0),
             "stage": F.lit(history.stage.number),
@@ -186,8 +183,12 @@ class _Events:
             "unsent": F.lit(None).cast("array<int>"),
             "origin": F.lit(None).cast("array<string>"),
         }
-        state = rows.select("lsn", "seq", values.alias("values"))
-        text = F.expr(copy_text("values"))
+        fields = [own[name].alias(name) for name in _STAGED]
+        state = rows.select("lsn", "seq", *fields, self._values(cells).alias("values"))
+        nothing = F.lit("\t".join(_NULL for _ in cells))  # of a TRUNCATE
+        values = F.coalesce(F.expr(copy_text("values")), nothing)
+        known = [F.coalesce(name, F.lit(_NULL)) for name in _STAGED]
+        text = F.concat_ws("\t", *known, values)
         return state.withColumns({**facts, "text": text}).select(*STATE)
 
     @cached_property
@@ -205,11 +206,10 @@ class _Events:
         return self.history.layout.align(frame, shapes.values())
 
     def _values(self, cells: list[Cell]) -> Column:
-        """The texts of a row; of a TRUNCATE there are none."""
-        if self.history.rules.rules:
-            return F.array(*[cell.text for cell in cells])
-        nothing = F.array(*[F.lit(None).cast("string") for _ in cells])
-        return F.coalesce("after", nothing)
+        """The texts of a row."""
+        if not self.history.rules.rules:
+            return F.col("after")
+        return F.when(F.col("after").isNotNull(), F.array(*[cell.text for cell in cells]))
 
     def _relation(self) -> Column:
         if not self.history.parted:
@@ -230,19 +230,31 @@ class _Events:
         names = F.concat_ws(",", *missing)
         return F.when(names != "", F.concat(F.lit("{"), names, F.lit("}")))
 
-    def _before(self, cells: list[Cell]) -> Column:
+    def _before(self) -> Column:
         """Old values that were sent, as JSON of Postgres texts by name; NULL when none were."""
-        entries = []
+        if not (self._traits.old_rows or self._traits.deletes):
+            return F.lit(None).cast("string")
+        history, entries = self.history, []
+        cells = history.rules.apply(history.reader.before(), F.col("op"))
         for name, cell in zip(self.history.names, cells, strict=True):
             entry = F.struct(F.lit(name).alias("key"), cell.text.alias("value"))
             entries.append(entry if cell.sent is None else F.when(cell.sent, entry))
-        if not entries:
-            return F.lit(None).cast("string")
-        old = F.map_from_entries(F.array_compact(F.array(*entries)))
-        return F.when(F.col("before").isNotNull(), F.to_json(old))
+        old = F.to_json(F.map_from_entries(F.array_compact(F.array(*entries))))
+        # Nothing else of JSON means something to COPY.
+        escaped = F.replace(old, F.lit("\\"), F.lit("\\\\"))
+        return F.when(F.col("before").isNotNull(), escaped)
+
+
+def _unstaged(value: str, column: shape.Column, kind: str) -> str:
+    """SQL: a value of the stage as its column in the table has it."""
+    if column.name == COMMITTED_AT:
+        return f"timestamptz 'epoch' + {value} * interval '1 microsecond'"
+    return value if kind == column.type_name else f"{value}::{kind}"
 
 
 def _element(name: str) -> str:
-    """A text as an element of an array."""
+    """A text as an element of an array, as COPY reads it."""
     escaped = name.replace("\\", "\\\\").replace('"', '\\"')
+    for character, letter in (("\\", "\\"), ("\t", "t"), ("\n", "n"), ("\r", "r")):
+        escaped = escaped.replace(character, f"\\{letter}")
     return f'"{escaped}"'
