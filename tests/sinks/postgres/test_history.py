@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from pgtide.errors import PipelineError, TargetError, TargetUnavailable
 from pgtide.pipeline.replaying import check_replay
 from pgtide.sinks.postgres import history_transaction
+from pgtide.sinks.postgres.history_tables import refuse_histories
 from pgtide.verify.planning import refusal
 from tests.cli.test_run import START_S, Running
 from tests.fixtures.capture import Captured, MakeCaptured
@@ -469,6 +470,8 @@ def test_refusals(replica: Replica) -> None:
     replica.captured.run("INSERT INTO t VALUES (2);\n")
     with pytest.raises(TargetError, match="has written a history"):
         replica.follow()
+    with replica.target.connect() as connection:  # where the source has histories of its own
+        refuse_histories(connection, PIPELINE, "of/another/log")
     config = replica.config(mode="history")
     assert "mode history" in refusal(config.pipelines[PIPELINE])
     with pytest.raises(PipelineError, match="appended once"):

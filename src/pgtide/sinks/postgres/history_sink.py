@@ -19,5 +19,5 @@ class HistorySink(PostgresSink):
         transaction = HistoryTransaction(connection, self._settings.url.reveal(), wanted, scope)
         self._reached[scope] = transaction.run(self._reached[scope])
 
-    def _refuse_mode(self, connection: SqlConnection, pipeline: str) -> None:
+    def _refuse_mode(self, connection: SqlConnection, batch: Batch) -> None:
         """A mirror's tables are not of pgtide's making, and are refused one by one."""

@@ -73,11 +73,13 @@ def _owner(comment: str) -> Owner:
         return Owner(0, "", "")  # somebody's own words: not one of ours
 
 
-def refuse_histories(connection: SqlConnection, pipeline: str) -> None:
-    """Refuse to make a mirror of what a pipeline has written a history to."""
-    mine = [
-        name for name, owner in read_histories(connection).items() if owner.pipeline == pipeline
-    ]
+def refuse_histories(connection: SqlConnection, pipeline: str, log: str) -> None:
+    """Refuse to make a mirror of what a pipeline has written a history to.
+
+    The source may have histories of another log, which are tables like any other.
+    """
+    known = read_histories(connection).items()
+    mine = [name for name, owner in known if owner == Owner(owner.relation, log, pipeline)]
     if mine:
         raise TargetError(
             f"pipeline {pipeline} has written a history to its target",

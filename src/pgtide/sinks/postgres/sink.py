@@ -131,7 +131,7 @@ class PostgresSink:
         connection = self._open()
         scope = batch.scope.name
         if scope not in self._reached:
-            self._refuse_mode(connection, batch.scope.pipeline)
+            self._refuse_mode(connection, batch)
             self._reached[scope] = read_progress(connection, scope)
         if batch.from_start and self._reached[scope] == Position(Lsn(0)):
             refuse_rows(connection, batch, scope)
@@ -156,9 +156,10 @@ class PostgresSink:
             transaction.run(self._reached[scope])
             self._reached[scope] = unit.high
 
-    def _refuse_mode(self, connection: SqlConnection, pipeline: str) -> None:
+    def _refuse_mode(self, connection: SqlConnection, batch: Batch) -> None:
         """Refuse a target that the pipeline has written in another mode."""
-        refuse_histories(connection, pipeline)
+        log = "/".join(batch.source.identity.values())
+        refuse_histories(connection, batch.scope.pipeline, log)
 
     def _apart(self, unit: Unit, scope: str) -> bool:
         """Whether tables are written apart from each other: as set, or as was begun before."""
