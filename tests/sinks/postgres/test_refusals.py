@@ -147,6 +147,39 @@ def test_a_state_that_does_not_know_of_a_parked_table(replica: Replica, state: s
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("table", ["t", "pgtide.progress"])
+def test_a_target_that_fails_in_the_middle(replica: Replica, table: str) -> None:
+    """Its disk is full, its connections end: nothing is parked for that, and nothing is lost."""
+    replica.captured.run("CREATE TABLE t (id int PRIMARY KEY, v text UNIQUE);\n")
+    replica.captured.run("INSERT INTO t VALUES (1, 'a'), (2, 'b');\n")
+    replica.follow()
+    replica.captured.run(
+        """UPDATE t SET v = NULL WHERE id = 1;
+UPDATE t SET v = 'a' WHERE id = 2;
+UPDATE t SET v = 'b' WHERE id = 1;
+INSERT INTO t VALUES (3, 'c');
+"""
+    )
+    before = replica.rows("t")
+    for failing in (
+        "RAISE EXCEPTION USING ERRCODE = 'disk_full', MESSAGE = 'no space left'",
+        "PERFORM pg_terminate_backend(pg_backend_pid()); PERFORM pg_sleep(60)",
+    ):
+        replica.target.execute(
+            "CREATE OR REPLACE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS"
+            f" $$BEGIN {failing}; RETURN NULL; END$$; DROP TRIGGER IF EXISTS fails ON {table};"
+            f" CREATE TRIGGER fails AFTER INSERT OR UPDATE ON {table} EXECUTE FUNCTION fail();"
+            f" ALTER TABLE {table} ENABLE ALWAYS TRIGGER fails"
+        )
+        with pytest.raises(TargetUnavailable):
+            replica.follow({"on_error": "park"})
+        assert replica.rows("t") == before
+    replica.target.execute(f"DROP TRIGGER fails ON {table}")
+    assert not replica.follow({"on_error": "park"}).parked
+    replica.check_equal("t")
+
+
+@pytest.mark.slow
 def test_a_target_that_is_read_only_for_a_while(replica: Replica) -> None:
     """As a standby is, or a server of which a provider sees that its disk is full."""
     replica.captured.run("CREATE TABLE t (id int PRIMARY KEY);\n")
