@@ -7,10 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from pgtide.config import Config
+from pgtide.errors import TargetError
 from pgtide.postgres.verdict import Check
 from pgtide.sinks.postgres.bookkeeping import prepare
 from pgtide.sinks.postgres.checking import check_targets
+from pgtide.sinks.postgres.reaching import connect_target
+from pgtide.sinks.postgres.target_schema import TargetSchema
 from tests.fixtures.databases import Database, Server
+from tests.fixtures.postgres import MakeServer, MakeStandby
 
 
 @pytest.fixture
@@ -20,11 +24,15 @@ def target(server: Server) -> Iterator[Database]:
     created.drop()
 
 
-def lines(url: str, **pipeline: object) -> list[Check]:
+def config_of(url: str, **pipeline: object) -> Config:
     replica = {"sink": {"type": "postgres", "url": url}, **pipeline}
     source = {"url": "postgresql://nobody@nowhere/none"}
     given = {"source": source, "log": {"path": "unused"}, "pipelines": {"replica": replica}}
-    return list(check_targets(Config.model_validate(given)))
+    return Config.model_validate(given)
+
+
+def lines(url: str, **pipeline: object) -> list[Check]:
+    return list(check_targets(config_of(url, **pipeline)))
 
 
 def test_rights_of_the_role(target: Database) -> None:
@@ -52,3 +60,15 @@ def test_a_target_that_is_not_there(target: Database) -> None:
     (check,) = lines(target.url.replace(target.name, "no_such_database"))
     assert check.level == "fail"
     assert "pipelines.replica.sink.url" in check.hint
+
+
+def test_a_standby(make_server: MakeServer, make_standby: MakeStandby) -> None:
+    url = make_standby(make_server()).url()
+    (check,) = lines(url)
+    assert (check.level, "it is a standby" in check.message) == ("fail", True)
+    schema = TargetSchema((), (), frozenset(), (), 160_000)
+    with (
+        connect_target(config_of(url), "replica", application_name="pgtide test") as connection,
+        pytest.raises(TargetError, match="the target is a standby"),
+    ):
+        schema.check(connection)

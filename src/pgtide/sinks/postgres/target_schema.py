@@ -70,6 +70,8 @@ class TargetSchema:
 
     def check(self, connection: SqlConnection) -> None:
         """Refuse a target that has some of it already, or lacks what it needs."""
+        if connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,):
+            raise TargetError("the target is a standby", hint="Name the primary in sink.url.")
         self._refuse_existing(connection)
         self._refuse_lacking(
             "extensions",
