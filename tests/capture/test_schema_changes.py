@@ -179,6 +179,22 @@ def test_a_statement_in_too_long_a_string_is_not_looked_for(captured: Captured) 
     assert row.shape.columns[0].attnum == 1
 
 
+def test_a_text_whose_backslashes_mean_something_else(captured: Captured) -> None:
+    """Nobody reads it later as the session did; what the catalog says is right all the same."""
+    captured.run(
+        """SET standard_conforming_strings = off;
+CREATE TABLE t (id int PRIMARY KEY, a text DEFAULT 'a\\\\b');
+CREATE TABLE u (id int PRIMARY KEY);
+"""
+    )
+    captured.capture()
+    first, second = (event.payload or {} for event in captured.events("ddl"))
+    assert first["statement"] is None
+    assert "standard_conforming_strings was off" in first["unmatched"]
+    assert first["objects"][0]["columns"][1]["default"] == "'a\\b'::text"
+    assert second["statement"] == "CREATE TABLE u (id int PRIMARY KEY)"
+
+
 def test_temporary_tables_and_extensions_are_left_out(captured: Captured) -> None:
     captured.run(
         """
@@ -351,9 +367,9 @@ def test_a_table_that_changed_while_the_triggers_were_off(
         f"""
         CREATE TABLE t (id int PRIMARY KEY, a text, g int GENERATED ALWAYS AS (id) STORED);
         INSERT INTO t VALUES (1);
-        ALTER EVENT TRIGGER pgtide_ddl_command_end DISABLE;
+        ALTER EVENT TRIGGER _pgtide_ddl_command_end DISABLE;
         ALTER TABLE t {change};
-        ALTER EVENT TRIGGER pgtide_ddl_command_end ENABLE ALWAYS;
+        ALTER EVENT TRIGGER _pgtide_ddl_command_end ENABLE ALWAYS;
         """
     )
     table = "t2" if "t2" in change else "t"

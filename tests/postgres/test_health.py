@@ -97,11 +97,11 @@ def test_no_room_and_limits(make_server: MakeServer) -> None:
 @pytest.mark.parametrize(
     ("damage", "name", "hint"),
     [
-        ("DROP EVENT TRIGGER pgtide_sql_drop", "ddl trigger", "Run: pgtide init"),
+        ("DROP EVENT TRIGGER _pgtide_sql_drop", "ddl trigger", "Run: pgtide init"),
         (
-            "ALTER EVENT TRIGGER pgtide_sql_drop ENABLE",
+            "ALTER EVENT TRIGGER _pgtide_sql_drop ENABLE",
             "ddl trigger",
-            "Run: ALTER EVENT TRIGGER pgtide_sql_drop ENABLE ALWAYS;",
+            "Run: ALTER EVENT TRIGGER _pgtide_sql_drop ENABLE ALWAYS;",
         ),
         ("DROP PUBLICATION {name}", "publication", "Run: pgtide init"),
         (

@@ -197,6 +197,8 @@ def _find(
 ) -> Statement | Unmatched:
     if max(len(fields["query"] or ""), len(fields["context"])) > MAX_TEXT_CHARS:
         return Unmatched(f"the query string is longer than {MAX_TEXT_CHARS} characters")
+    if fields.get("escapes") and "\\" in f"{fields['query']}{fields['context']}":
+        return Unmatched("standard_conforming_strings was off, and it has backslashes")
     return find_statement(
         Fired(
             tag=str(fields["tag"]),

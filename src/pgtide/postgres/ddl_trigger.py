@@ -17,7 +17,7 @@ PREFIX = "pgtide.ddl"
 SPACER_PREFIX = "pgtide.spacer"
 """Prefix of the empty one behind each, which keeps it before the rows that follow."""
 
-TRIGGERS = ("pgtide_ddl_command_end", "pgtide_sql_drop", "pgtide_table_rewrite")
+TRIGGERS = ("_pgtide_ddl_command_end", "_pgtide_sql_drop", "_pgtide_table_rewrite")
 SETTINGS_KEY = "ddl_trigger"
 INNER_PADDING = 0x36  # RFC 2104
 

@@ -187,6 +187,15 @@ SCRIPTS: dict[str, Script] = {
         "INSERT INTO p2 VALUES (10, '2030-01-01')",
         "DROP TABLE p",
     ],
+    "event trigger": [
+        "CREATE FUNCTION secured() RETURNS event_trigger LANGUAGE plpgsql AS $$ DECLARE made text;"
+        " BEGIN FOR made IN SELECT object_identity FROM pg_event_trigger_ddl_commands()"
+        " WHERE object_type = 'table' AND command_tag = 'CREATE TABLE' LOOP"
+        " EXECUTE format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY', made); END LOOP; END $$",
+        "CREATE EVENT TRIGGER ensure ON ddl_command_end EXECUTE FUNCTION secured()",
+        *ITEMS,
+        "DROP EVENT TRIGGER ensure",
+    ],
     "drop": [
         *ITEMS,
         "CREATE TABLE parts (id int PRIMARY KEY, item int REFERENCES items)",
