@@ -131,6 +131,15 @@ INSERT INTO cards VALUES (2, 'bob', '{SECRET}');
     assert replica.rows("cards", "*") == [(1, "ann", masked), (2, "bob", masked)]
     assert replica.rows("cards_of_old", "*") == [(3, "bob", "1*************x")]
     assert SECRET not in everything_in(replica.target)
+    added = "ALTER TABLE cards ADD CONSTRAINT cards_number_check CHECK"
+    replica.captured.run(f"{added} (number <= '{SECRET}' /* {SECRET} */);\n")
+    replica.target.execute(f"{added} (true)")
+    with pytest.raises(TargetError, match="fails at the target") as caught:
+        replica.follow(pipeline)
+    assert caught.value.detail.endswith(f"The statement: {added} (number <= *** )")
+    replica.target.execute("ALTER TABLE cards DROP CONSTRAINT cards_number_check")
+    replica.captured.run("ALTER TABLE cards DROP CONSTRAINT cards_number_check;\n")
+    replica.follow(pipeline)
     replica.captured.run("ALTER TABLE cards DETACH PARTITION c1;\n")
     with pytest.raises(TargetError, match="cannot be replayed") as caught:
         replica.follow(pipeline)

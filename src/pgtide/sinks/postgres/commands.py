@@ -48,7 +48,7 @@ class Commands:
         """What is to be done, by the command's place in the log."""
         kinds = DdlKinds(self.settings.ddl)
         return {
-            mark.at: plan_ddl(mark.payload, kinds, self._names, self._place(mark.at))
+            mark.at: plan_ddl(mark.payload, kinds, self._names, self._place(mark))
             for mark in self._marks
             if mark.at not in self.left_out
         }
@@ -78,7 +78,7 @@ class Commands:
         elif replay is not None:
             if replay.switched:
                 enable_triggers(connection, replay.switched)  # the next rows disable them again
-            run_ddl(connection, replay, self._place(at))
+            run_ddl(connection, replay, self._place(mark))
 
     def leave(
         self, connection: SqlConnection, at: Position, partition: TableName, root: TableName
@@ -87,7 +87,7 @@ class Commands:
         if take_out(connection, partition, root) or at in self.left_out:
             return
         mark = next(mark for mark in self.batch.census.marks if mark.at == at)
-        raise self._place(at).refusal(
+        raise self._place(mark).refusal(
             Payload(mark.payload),
             "takes rows away that the target cannot tell from others",
             f"{'.'.join(root)} has no partitions there: delete those of {'.'.join(partition)} "
@@ -102,8 +102,9 @@ class Commands:
         logger.info("%s at %s is left out: %s", tag, mark.at, reason)
         note_left_out(connection, self.batch.scope.pipeline, mark.at, tag, reason)
 
-    def _place(self, at: Position) -> Place:
-        return Place(self.batch.scope.pipeline, at)
+    def _place(self, mark: Mark) -> Place:
+        veiled = any(self._hidden(table) for table in _tables(mark))
+        return Place(self.batch.scope.pipeline, mark.at, veiled)
 
     @property
     def _marks(self) -> list[Mark]:
@@ -113,9 +114,7 @@ class Commands:
 
     def _concerns(self, mark: Mark, tables: frozenset[str]) -> bool:
         """Whether a command is about some of these tables."""
-        items = (*mark.payload.get("objects", ()), *mark.payload.get("dropped", ()))
-        names = {".".join(root_of(item)) for item in items if item.get("name")}
-        return bool(names & tables)
+        return not tables.isdisjoint(".".join(table) for table in _tables(mark))
 
     def _first_rows(self, lsns: set[Lsn], relations: set[int]) -> dict[tuple[Lsn, int], Position]:
         """In some transactions, where the first row of each relation stands."""
@@ -208,6 +207,12 @@ class Commands:
     def _added(self, step: Reshaped, rules: TableRules) -> AddedColumns:
         layout = step.layout.sized(self.batch.settings.unbounded_numeric)
         return AddedColumns(self.batch.spark, step, rules, CellReader(layout))
+
+
+def _tables(mark: Mark) -> set[TableName]:
+    """The relations that a command is about; of partitions their root."""
+    items = (*mark.payload.get("objects", ()), *mark.payload.get("dropped", ()))
+    return {root_of(item) for item in items if item.get("name")}
 
 
 def read_left_out(connection: SqlConnection, pipeline: str) -> frozenset[Position]:

@@ -43,6 +43,7 @@ from pgtide.sinks.postgres.ddl_statement import (
     parse,
     printed,
     switches,
+    veiled,
     without_roles,
 )
 from pgtide.sinks.postgres.ddl_synthesis import created_empty, dropped
@@ -59,12 +60,14 @@ class Place:
 
     pipeline: str
     position: Position
+    veiled: bool = False  # whether constants of the statement may be what rules hide
 
     def refusal(self, payload: Payload, message: str, detail: str) -> TargetError:
         """The error that names the statement and both ways on."""
         tag = payload.tag or "a DDL command"
         statement = payload.facts.get("statement") or payload.facts.get("query") or "not known"
-        shown = statement if len(statement) <= SHOWN_CHARS else statement[:SHOWN_CHARS] + " …"
+        shown = veiled(statement) if self.veiled else statement
+        shown = shown if len(shown) <= SHOWN_CHARS else shown[:SHOWN_CHARS] + " …"
         return TargetError(
             f"{tag} at {self.position} {message}",
             detail=f"{detail} The statement: {shown}",

@@ -65,6 +65,20 @@ def edited(text: str, edits: Iterable[Edit]) -> str:
     return text
 
 
+def veiled(text: str) -> str:
+    """The statement without constants and comments, which may quote what rules hide."""
+    try:
+        tokens = scan(text)
+    except ParseError:
+        return "not shown"
+    edits = [
+        Edit(token.start, token.end + 1, "" if token.name.endswith("COMMENT") else "***")
+        for token in tokens
+        if token.name.endswith(("CONST", "COMMENT"))
+    ]
+    return edited(text, edits)
+
+
 def inside_transaction(text: str, node: Any) -> str:
     """The statement as it may run inside a transaction: without CONCURRENTLY.
 
