@@ -70,21 +70,24 @@ def test_every_text_comes_out_exactly_on_each_version(version_database: Database
     check_scripts(version_database)
 
 
+@pytest.mark.parametrize(("name", "behind"), [("a_audit", True), ('"A_audit"', False)])
 def test_another_event_trigger_with_ddl_of_its_own_does_not_shift_the_count(
-    database: Database,
+    database: Database, name: str, behind: bool
 ) -> None:
+    """Its DDL comes behind the command, unless its name sorts before those of pgtide's."""
     prepare(database)
     audit = "create table if not exists public.audit ()"
     database.execute(
         "create function audit() returns event_trigger language plpgsql as"
         f" $$ begin {audit}; end $$;"
-        "create event trigger a_audit on ddl_command_end when tag in ('ALTER TABLE')"
+        f"create event trigger {name} on ddl_command_end when tag in ('ALTER TABLE')"
         " execute function audit()"
     )
     commands(database)
     database.execute("alter table t add b int; alter table t add c int")
     first, second = "alter table t add b int", "alter table t add c int"
-    assert [c.statement for c in commands(database)] == [audit, first, audit, second]
+    found = [c.statement for c in commands(database)]
+    assert found == ([first, audit, second, audit] if behind else [audit, first, audit, second])
 
 
 def test_marks_through_real_triggers(database: Database) -> None:

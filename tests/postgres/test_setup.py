@@ -118,7 +118,7 @@ def test_two_slots_of_one_database(admin: Database) -> None:
     init(make_config(admin, slot=other))
     result = destroy(make_config(admin))
     assert any(f"stays for slot {other}" in text for text in result.removed)
-    assert admin.execute("SELECT count(*) FROM pg_event_trigger WHERE evtname ~ '^pgtide'") == [
+    assert admin.execute("SELECT count(*) FROM pg_event_trigger WHERE evtname ~ '^_pgtide'") == [
         (3,)
     ]
     destroy(make_config(admin, slot=other))
@@ -197,7 +197,7 @@ def test_without_ddl_the_list_is_brought_up_to_date(admin: Database) -> None:
     init(config)
     listed = admin.execute("SELECT tablename FROM pg_publication_tables ORDER BY 1")
     assert listed == [("keyed",), ("second",)]
-    assert admin.execute("SELECT count(*) FROM pg_event_trigger WHERE evtname ~ '^pgtide'") == [
+    assert admin.execute("SELECT count(*) FROM pg_event_trigger WHERE evtname ~ '^_pgtide'") == [
         (0,)
     ]
 

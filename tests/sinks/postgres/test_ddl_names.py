@@ -9,7 +9,6 @@ import pytest
 from pgtide.errors import TargetError
 from pgtide.sinks.postgres.ddl_kinds import DdlKinds
 from pgtide.sinks.postgres.ddl_names import Names
-from pgtide.sinks.postgres.ddl_payload import TableName
 from tests.fixtures.capture import Captured
 from tests.fixtures.databases import Database, Server
 from tests.sinks.postgres.ddl_replica import Replica, run_script, second_database
@@ -153,14 +152,28 @@ def test_names_that_may_mean_something_else(
     assert "pgtide skip" in caught.value.hint
 
 
-def test_columns_that_rules_change(captured: Captured, target: Database) -> None:
-    def reshapes(table: TableName) -> bool:
-        return table == ("public", "masked")
-
-    names = Names(reshapes=reshapes)
-    replayed(captured, target, ["CREATE TABLE plain (id int)"], names)
-    captured.execute("CREATE TABLE masked (id int)")
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE t ADD password text",
+        "ALTER TABLE u DROP password",
+        "ALTER TABLE u RENAME password TO other",
+        "CREATE INDEX ON u (id)",
+        "CREATE TABLE v AS SELECT 1 AS password",
+    ],
+)
+def test_columns_that_rules_change(captured: Captured, target: Database, statement: str) -> None:
+    """A rule for all tables is about those that have the column."""
+    names = Names(reshapes=lambda _, columns: "password" in columns)
+    first: Script = [
+        "CREATE TABLE t (id int)",
+        "ALTER TABLE t ADD a int",
+        "INSERT INTO t VALUES (1)",
+    ]
+    replayed(captured, target, first, names)
+    captured.execute("CREATE TABLE u (id int, password text)")
+    captured.execute(statement)
     captured.capture()
-    with pytest.raises(TargetError) as caught:
-        Replica(target, names=names).apply(captured.events("ddl")[1:])
+    with pytest.raises(TargetError, match="cannot be replayed") as caught:
+        Replica(target, names=names).apply(captured.events("ddl")[-1:])
     assert "Rules leave out, rename or change columns" in caught.value.detail

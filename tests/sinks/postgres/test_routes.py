@@ -7,7 +7,10 @@ import pytest
 from pgtide.errors import TargetError
 from tests.sinks.postgres.replicas import Replica
 
-ALL = {"routes": [{"table": "public.*", "to": "crm.*"}]}
+ALL = {
+    "routes": [{"table": "public.*", "to": "crm.*"}],
+    "rules": [{"table": "public.*", "exclude": ["password"]}],  # which no table has
+}
 
 
 def test_every_table_of_a_schema_goes_to_another(replica: Replica) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from pgtide.config.patterns import TablePatterns
 from pgtide.config.rules import Rule
 from pgtide.config.sinks import PostgresSettings
+from pgtide.errors import ConfigError
 from pgtide.pipeline.batch import Batch
 from pgtide.pipeline.census import Mark
 from pgtide.pipeline.steps import Reshaped
@@ -148,10 +149,16 @@ class Commands:
             knows=lambda table: table in known,
         )
 
-    def _reshapes(self, table: TableName) -> bool:
+    def _reshapes(self, table: TableName, columns: Collection[str]) -> bool:
         rules = self.batch.rules(table)
-        columns = any(s.rule.exclude or s.rule.include or s.rule.rename for s in rules.rules)
-        return columns or bool(rules.route and rules.route.rename)
+        ways = [step.rule for step in rules.rules if not (step.rule.filter or step.rule.transform)]
+        if not ways and not (rules.route and rules.route.rename):
+            return False
+        try:
+            left = rules.names(columns)
+        except ConfigError:  # what of them is left cannot be told
+            return True
+        return any(left.get(name) != name for name in columns)
 
     def _hidden(self, table: TableName) -> frozenset[str]:
         transforms = (step.rule.transform for step in self.batch.rules(table).rules)

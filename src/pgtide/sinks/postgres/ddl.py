@@ -34,12 +34,20 @@ from pgtide.sinks.postgres.ddl_names import (
     relations_of,
     routed,
 )
-from pgtide.sinks.postgres.ddl_payload import Payload, TableName, name_of, quoted, root_of
+from pgtide.sinks.postgres.ddl_payload import (
+    TABLES,
+    Payload,
+    TableName,
+    name_of,
+    quoted,
+    root_of,
+)
 from pgtide.sinks.postgres.ddl_statement import (
     NotPrintable,
     if_exists,
     inside_transaction,
     is_a,
+    named_columns,
     parse,
     printed,
     switches,
@@ -219,9 +227,12 @@ def _refuse_reshaped(payload: Payload, node: Any, names: Names) -> None:
     columns = not is_a(node, *_WHOLE) or (
         is_a(node, ast.RenameStmt) and node.renameType.name == "OBJECT_COLUMN"
     )
-    about = relations_of(payload, kind_of(payload.tag, node))
-    if columns and any(names.reshapes(root_of(item)) for item in about):
-        raise CannotReplay("rules leave out, rename or change columns of the table")
+    about = relations_of(payload, kind_of(payload.tag, node)) if columns else []
+    named = named_columns(node)  # they may be there no more
+    for item in (item for item in about if item.get("kind") in TABLES):
+        known = {column["name"] for column in item["columns"]}
+        if names.reshapes(root_of(item), known | named):
+            raise CannotReplay("rules leave out, rename or change columns of the table")
 
 
 def _present(payload: Payload, names: Names) -> list[Mapping[str, Any]]:

@@ -10,7 +10,7 @@ if it mentions no table with another name, and refused otherwise.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,8 +66,8 @@ class Names:
     """Whether the pipeline has the table: it is captured, and matches the pipeline's patterns."""
     target: Callable[[TableName], TableName] = lambda table: table
     """The name at the target; of anything that is no table of the log, the same."""
-    reshapes: Callable[[TableName], bool] = lambda _: False
-    """Whether rules leave out, rename or retype columns of the table."""
+    reshapes: Callable[[TableName, Collection[str]], bool] = lambda *_: False
+    """Whether rules leave out or rename some of these columns of the table."""
     ruled: Callable[[TableName, Position, Sequence[str]], Ruled] = lambda *_: Ruled()
     """What rules make of new columns, in rows that were there before a command added them; which of
     these got defaults is said. CannotReplay if only the rows can tell what becomes of a default."""

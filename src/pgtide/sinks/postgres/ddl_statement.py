@@ -110,6 +110,15 @@ def if_exists(text: str) -> str:
     return edited(text, [Edit(token.end + 1, token.end + 1, " IF EXISTS")])
 
 
+def named_columns(node: Any) -> set[str]:
+    """Columns that a statement changes, by the names that they have before it."""
+    if is_a(node, ast.RenameStmt):
+        return {node.subname} if node.renameType.name == "OBJECT_COLUMN" else set()
+    parts = ("AT_DropColumn", "AT_AlterColumnType", "AT_ColumnDefault")
+    commands = node.cmds if is_a(node, ast.AlterTableStmt) else ()
+    return {command.name for command in commands if command.subtype.name in parts}
+
+
 def switches(node: Any) -> bool:
     """Whether a statement enables, disables or renames triggers or rules of a table."""
     if is_a(node, ast.RenameStmt):
