@@ -18,7 +18,6 @@ from pgtide.errors import SlotMissing, TargetUnavailable, Unrepresentable
 from pgtide.log.storage import Storage
 from pgtide.pipeline import capture_process, delivery
 from pgtide.pipeline.capture_process import CaptureProcess
-from pgtide.pipeline.census import Census, take_census
 from pgtide.pipeline.state_file import StateFile
 from pgtide.pipeline.supervisor import Supervisor
 from tests.fixtures.capture import Captured
@@ -61,12 +60,11 @@ def test_until_current_tries_again_and_leaves_the_broken_behind(
     captured.run("INSERT INTO bad VALUES (1, 'infinity');")
     failures = [TargetUnavailable("try again"), TargetUnavailable("and again")]
 
-    def fail_first(frame: Any) -> Census:
-        if failures:
+    def fail_first(point: str) -> None:
+        if failures and point == "pipeline.written":
             raise failures.pop()
-        return take_census(frame)
 
-    monkeypatch.setattr(delivery, "take_census", fail_first)
+    monkeypatch.setattr(delivery, "fault", fail_first)
     supervisor = supervise(
         spark, captured, until_current=True, lake={"tables": ["public.good"]}, pond={}
     )
