@@ -168,6 +168,39 @@ DELETE FROM a WHERE id = 3;
     replica.check_equal("seats", "made", "a", "bag")
 
 
+def test_rows_of_one_statement_that_refer_to_each_other(replica: Replica) -> None:
+    """Foreign keys look behind a statement, and the log does not say where one ends."""
+    replica.captured.run(
+        """CREATE TABLE tree (id int PRIMARY KEY, next int REFERENCES tree);
+CREATE TABLE a (id int PRIMARY KEY, b int);
+CREATE TABLE b (id int PRIMARY KEY, a int REFERENCES a);
+ALTER TABLE a ADD CONSTRAINT "to b" FOREIGN KEY (b) REFERENCES b;
+CREATE TABLE parted (id int PRIMARY KEY, tree int REFERENCES tree) PARTITION BY RANGE (id);
+CREATE TABLE part PARTITION OF parted FOR VALUES FROM (0) TO (100);
+"""
+    )
+    replica.follow()
+    replica.captured.run(
+        """INSERT INTO tree SELECT n, nullif(n + 1, 5) FROM generate_series(1, 4) n;
+WITH one AS (INSERT INTO a VALUES (1, 1)) INSERT INTO b VALUES (1, 1);
+WITH one AS (INSERT INTO parted VALUES (1, 9)) INSERT INTO tree VALUES (9, 9);
+ALTER TABLE tree ADD COLUMN note text;
+UPDATE tree SET next = CASE id WHEN 4 THEN 1 END;
+WITH one AS (DELETE FROM a WHERE id = 1) DELETE FROM b;
+"""
+    )
+    replica.follow()
+    replica.check_equal("tree", "a", "b", "parted")
+    late = "SELECT count(*) FROM pg_constraint WHERE contype = 'f' AND condeferrable"
+    assert replica.target.execute(late) == [(0,)]
+    replica.target.execute("ALTER TABLE tree DROP CONSTRAINT tree_next_fkey")
+    replica.target.execute("ALTER TABLE tree ADD FOREIGN KEY (next) REFERENCES a NOT VALID")
+    replica.captured.run("INSERT INTO tree VALUES (20, 20), (21, NULL)")
+    with pytest.raises(TargetError, match="by constraint tree_next_fkey") as raised:
+        replica.follow()
+    assert 'key {"id": "20"}' in raised.value.detail
+
+
 def test_keys_that_change_with_others(replica: Replica) -> None:
     """In the source's order the target changes by itself what the source has changed."""
     replica.captured.run(

@@ -8,7 +8,10 @@ which each session sees its own numbers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import psycopg
+from psycopg import sql
 
 from pgtide.errors import PgtideError
 from pgtide.position import Lsn, Position
@@ -18,6 +21,8 @@ _DEFERRABLE = """
 SELECT EXISTS (SELECT FROM pg_catalog.pg_constraint
                WHERE condeferrable AND connamespace <> 'pgtide'::regnamespace)
 """
+OWN = ("pgtide", "checked")
+"""The trigger that says which event it is."""
 MARK = "INSERT INTO pgtide.checks VALUES (event.lsn, event.seq);"
 """Before an event, in PL/pgSQL."""
 SETTLE = """
@@ -60,15 +65,21 @@ def begin_marks(connection: SqlConnection) -> bool:
     row = connection.execute(_DEFERRABLE).fetchone()
     if row != (True,):
         return False
-    connection.execute("SELECT setval('pgtide.checked_lsn', 0), setval('pgtide.checked_seq', 0)")
+    _forget(connection)
     return True
 
 
-def check(connection: SqlConnection) -> tuple[psycopg.Error, Position] | None:
-    """Have them look; what they say, and at which event. The very first position: at none."""
+def check(
+    connection: SqlConnection, names: Sequence[tuple[str, str]] | None = None
+) -> tuple[psycopg.Error, Position] | None:
+    """Have them look; what they say, and at which event. The very first position: at none.
+
+    ``names``: these only, with their schemas; others do not know their events any more.
+    """
+    which = "ALL" if names is None else ", ".join(_quoted(OWN, *names))
     try:
         with connection.transaction():
-            connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+            connection.execute(f"SET CONSTRAINTS {which} IMMEDIATE".encode())
             connection.execute("DELETE FROM pgtide.checks")
     except (psycopg.errors.IntegrityError, psycopg.errors.RaiseException) as error:
         query = "SELECT currval('pgtide.checked_lsn'), currval('pgtide.checked_seq')"
@@ -76,4 +87,14 @@ def check(connection: SqlConnection) -> tuple[psycopg.Error, Position] | None:
         assert row is not None, "a SELECT without FROM has one row"
         return error, Position(Lsn(row[0]), row[1])
     connection.execute("SET CONSTRAINTS ALL DEFERRED")
+    _forget(connection)
     return None
+
+
+def _forget(connection: SqlConnection) -> None:
+    """Be at no event."""
+    connection.execute("SELECT setval('pgtide.checked_lsn', 0), setval('pgtide.checked_seq', 0)")
+
+
+def _quoted(*names: tuple[str, str]) -> list[str]:
+    return [sql.Identifier(*name).as_string(None) for name in names]

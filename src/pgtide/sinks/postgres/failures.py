@@ -33,10 +33,12 @@ _CONFLICTS = {
 class TableRefused(Exception):
     """A row of one table that the target does not take."""
 
-    def __init__(self, table: TableName, error: PgtideError) -> None:
-        super().__init__(table, error)  # as they are: it comes pickled from tasks
+    def __init__(self, table: TableName, error: PgtideError, state: str = "") -> None:
+        """``state``: the SQLSTATE, if the target has said one."""
+        super().__init__(table, error, state)  # as they are: it comes pickled from tasks
         self.table = table
         self.error = error
+        self.state = state
 
 
 # Classes whose messages name objects, never values; a syntax error may be one in a value.
@@ -91,7 +93,7 @@ def row_refused(
             detail=f"{where}, at {position}, SQLSTATE {kind}.",
             hint="Correct the constraint or the row at the target, then run: pgtide run",
         )
-    return TableRefused(table, error)
+    return TableRefused(table, error, kind)
 
 
 def _fact(error: psycopg.Error) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -21,6 +22,7 @@ from pgtide.sinks.postgres.applying import Applier, Staged
 from pgtide.sinks.postgres.deferred import MARK, SETTLE, begin_marks, check
 from pgtide.sinks.postgres.event_statements import CONFLICT, EventStatements, find_event
 from pgtide.sinks.postgres.failures import TableRefused, row_refused
+from pgtide.sinks.postgres.late_keys import late_keys
 from pgtide.sinks.postgres.target_tables import Cascades, read_cascades, unlocked
 
 _BLOCK = """
@@ -59,21 +61,31 @@ $pgtide$
 """
 
 
+@dataclass
 class OrderedApplier(Applier):
     """Applies the segments of one unit, event by event."""
 
+    late: bool = False  # foreign keys look when a segment is done
+
     def apply(self, segment: int) -> None:
-        deferring = begin_marks(self.connection)
         work = self.staged(segment)
         following = self.rows.cuts[segment : segment + 1]
-        if work:
-            self._apply(work, segment, self._before(following) if deferring else "")
+        with ExitStack() as stack:
+            late: Sequence[tuple[str, str]] = ()
+            if self.late:
+                tables = [one.table for one in work]
+                late = stack.enter_context(late_keys(self.connection, tables))
+            deferring = begin_marks(self.connection)
+            if work:
+                self._apply(work, segment, self._before(following) if deferring else "")
+            if late:
+                self.check(late)
         if deferring and not following:
             self.check()
 
-    def check(self) -> None:
-        """Have deferred constraints look: which event they refuse is known."""
-        refused = check(self.connection)
+    def check(self, names: Sequence[tuple[str, str]] | None = None) -> None:
+        """Have deferred constraints look, or some: which event they refuse is known."""
+        refused = check(self.connection, names)
         if refused is not None:
             error, position = refused
             raise self._refused_late(error, position) or error

@@ -2,7 +2,7 @@
 
 First the quick way: one row per key, table by table. If rows of the target are not as expected,
 or a constraint does not hold in that order, the transaction is undone and the unit is done
-again in the source's own order, event by event.
+again in the source's own order, event by event; and once more if a foreign key did not hold.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pgtide.sinks.postgres.bookkeeping import expect_progress, lock_progress, wr
 from pgtide.sinks.postgres.deferred import WaitsForRows, settle
 from pgtide.sinks.postgres.failures import TableRefused, is_of_a_row, target_error
 from pgtide.sinks.postgres.keeping import note_caught_up, note_parked
+from pgtide.sinks.postgres.late_keys import FOREIGN_KEY
 from pgtide.sinks.postgres.loading import Loader, close_load, load_rows, open_load
 from pgtide.sinks.postgres.ordered import OrderedApplier
 from pgtide.sinks.postgres.refused_lines import Destination
@@ -86,9 +87,18 @@ class TargetTransaction:
             self._again(reached)
 
     def _again(self, reached: Position) -> None:
-        """In the source's order; what is refused even then, its key is known but for triggers."""
+        """In the source's order; rows of one statement may refer to those behind them."""
         try:
-            self._attempt(reached, every=True)
+            self._in_order(reached)
+        except TableRefused as refused:
+            if refused.state != FOREIGN_KEY:
+                raise
+            self._in_order(reached, late=True)
+
+    def _in_order(self, reached: Position, *, late: bool = False) -> None:
+        """What is refused even then, its key is known but for triggers."""
+        try:
+            self._attempt(reached, every=True, late=late)
         except psycopg.Error as error:
             schema, table = error.diag.schema_name, error.diag.table_name
             if not is_of_a_row(error) or schema is None or table is None:
@@ -96,7 +106,7 @@ class TargetTransaction:
             told = target_error(error, "changes are applied")
             raise TableRefused((schema, table), told) from error
 
-    def _attempt(self, reached: Position, *, every: bool) -> None:
+    def _attempt(self, reached: Position, *, every: bool, late: bool = False) -> None:
         tables = [table for table in self._unit.tables if table not in self._load()]
         last = [] if every else self._stager.added_last(tables)
         rows = self._rows([table for table in tables if table not in last], every=every)
@@ -104,8 +114,8 @@ class TargetTransaction:
         sweeps = [sweep for sweeps in self._sweeps.values() for sweep in sweeps]
         self._stager.prepare([rows, added], sweeps)
         chosen = Chosen(self._stager.stage(rows, sweeps), self._ranges)
-        kind = OrderedApplier if every else Applier
-        applier = kind(self._connection, self._batch, rows, chosen, self._settings)
+        given = (self._connection, self._batch, rows, chosen, self._settings)
+        applier = OrderedApplier(*given, late=late) if every else Applier(*given)
         with ThreadPoolExecutor(1, "pgtide-stage") as beside, self._connection.transaction():
             staged = beside.submit(self._stager.copy, added)
             self._begin(reached)
