@@ -132,7 +132,8 @@ def copy_lines(rows: pa.ListArray[Any]) -> memoryview:
     if ends is not None and end > begin:
         offsets = np.frombuffer(ends, np.int32)
         used = int(offsets[texts.offset + end] - offsets[texts.offset + begin])
-    out = np.empty(2 * used + _ENDS * (end - begin) + len(rows) + _WORD_BYTES, np.uint8)
+    # Of Arrow's pool, which keeps what is freed: the kernel would clear pages for every call.
+    out = pa.allocate_buffer(2 * used + _ENDS * (end - begin) + len(rows) + _WORD_BYTES)
     written = _lines(
         len(rows),
         lists,
@@ -141,6 +142,6 @@ def copy_lines(rows: pa.ListArray[Any]) -> memoryview:
         0 if data is None else data.address + data.size,
         0 if valid is None else valid.address,
         texts.offset,
-        out.ctypes.data,
+        out.address,
     )
-    return out[: written - out.ctypes.data].data
+    return memoryview(out)[: written - out.address]

@@ -20,6 +20,12 @@ from pgtide.postgres.connection import SqlConnection
 # Statements name everything in full, and functions may refer to what comes later.
 SETTINGS = {"search_path": "", "check_function_bodies": "off", "row_security": "off"}
 
+# What sorts the keys of millions of rows without the disk.
+_MEMORY = """
+SELECT set_config('maintenance_work_mem', '256MB', true)
+WHERE pg_size_bytes(current_setting('maintenance_work_mem')) < pg_size_bytes('256MB')
+"""
+
 _NO_LOCKS = "53200"  # out of shared memory: the lock table is full
 _LOST = ("08", "57P", "53")  # connection, shutdown, no room: may work later
 # Their messages can quote values.
@@ -51,6 +57,7 @@ def run_after_rows(connection: SqlConnection, pipeline: str, *, parked: bool = F
     if not rows:
         return 0
     before = set_locally(connection, SETTINGS)
+    connection.execute(_MEMORY)
     for ordinal, statement in rows:
         try:
             connection.execute(statement.encode())

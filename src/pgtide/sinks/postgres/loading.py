@@ -27,13 +27,14 @@ from pgtide.log.sizes import cut, value_sizes
 from pgtide.log.storage import Storage
 from pgtide.position import Lsn, Position
 from pgtide.postgres.connection import SqlConnection
-from pgtide.sinks.postgres.copying import FLUSH_BYTES, Lines, Outcome, finished, worker_session
+from pgtide.sinks.postgres.copying import Lines, Outcome, finished, worker_session
 from pgtide.sinks.postgres.failures import target_error
 from pgtide.sinks.postgres.refused_lines import Destination, LineRefused
 from pgtide.spark.layout import TableName
 from pgtide.spark.log_slices import Slice
 from pgtide.wal.copy_lines import copy_lines
 
+PART_BYTES = 1 << 20  # of values that are made lines at once
 _NONE: Any = 0  # no shape has this id
 Seqs = npt.NDArray[np.int64]
 
@@ -198,8 +199,8 @@ class Brought:
 
 
 def _parts(rows: pa.ListArray[Any]) -> Iterator[pa.ListArray[Any]]:
-    """Rows in parts of a few megabytes: their lines take twice as much."""
-    for begin, end in cut(value_sizes(rows), len(rows), FLUSH_BYTES):
+    """Rows in parts whose lines stay near the processor until they are sent."""
+    for begin, end in cut(value_sizes(rows), len(rows), PART_BYTES):
         yield rows.slice(begin, end - begin)
 
 

@@ -10,12 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import psycopg
+from psycopg.abc import Buffer
+from psycopg.copy import LibpqWriter
+from psycopg.generators import copy_to
 
 from pgtide.position import Position
 from pgtide.postgres.connection import SqlConnection
 from pgtide.sinks.postgres.failures import TableRefused, is_of_a_row, row_refused
 from pgtide.spark.layout import TableName
 
+PIECE_BYTES = 256 << 10  # that are on their way at a time
 _NULL = rb"\N"
 _ESCAPED = {b"\\": b"\\", b"t": b"\t", b"n": b"\n", b"r": b"\r"}
 
@@ -47,12 +51,25 @@ class LineRefused(Exception):
         self.error = error
 
 
+class _Flushing(LibpqWriter):
+    """Waits until what was written is gone.
+
+    libpq would keep all that the server does not take at once, and move it with every bit it takes.
+    """
+
+    def write(self, data: Buffer) -> None:
+        view = memoryview(data)
+        for begin in range(0, len(view), PIECE_BYTES):
+            piece = view[begin : begin + PIECE_BYTES]
+            self.connection.wait(copy_to(self.connection.pgconn, piece, flush=True))
+
+
 def send(connection: SqlConnection, command: str, texts: Iterable[memoryview | bytes]) -> None:
     """Copy lines; if they are refused the transaction is as it was before."""
     with (
         connection.transaction(),
         connection.cursor() as cursor,
-        cursor.copy(command.encode()) as copy,
+        cursor.copy(command.encode(), writer=_Flushing(cursor)) as copy,
     ):
         for text in texts:
             copy.write(text)
