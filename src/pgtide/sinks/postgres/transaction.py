@@ -179,10 +179,11 @@ class TargetTransaction:
             url = self._settings.url.reveal()
             role = self._settings.replication_role
             log = self._log.changes
-            loader = Loader(url, log, destinations, self._pipeline, lsn, epoch, role)
+            filed = frozenset((s.schema, s.table) for t in self._loaded for s in t.shapes)
+            loader = Loader(url, log, destinations, filed, self._pipeline, lsn, epoch, role)
             # Any version will do: rows between two positions never change.
             bounds = census.low, self._unit.high.next
-            slices = slices_of(self._log.snapshot(), *bounds, lambda table: True)
+            slices = slices_of(self._log.snapshot(), *bounds, loader.wants)
             load_rows(self._batch.spark, slices, loader)
         return self._loaded
 
