@@ -93,7 +93,10 @@ class TargetTransaction:
         except TableRefused as refused:
             if refused.state != FOREIGN_KEY:
                 raise
-            self._in_order(reached, late=True)
+            try:
+                self._in_order(reached, late=True)
+            except psycopg.errors.ObjectInUse:  # what it has to look at keeps it from being altered
+                raise refused from None
 
     def _in_order(self, reached: Position, *, late: bool = False) -> None:
         """What is refused even then, its key is known but for triggers."""
