@@ -24,7 +24,7 @@ from pgtide.sinks.postgres.applying import Applier, Unexpected
 from pgtide.sinks.postgres.bookkeeping import expect_progress, lock_progress, write_progress
 from pgtide.sinks.postgres.deferred import WaitsForRows, settle
 from pgtide.sinks.postgres.failures import TableRefused, is_of_a_row, target_error
-from pgtide.sinks.postgres.keeping import note_caught_up, note_parked
+from pgtide.sinks.postgres.keeping import note_tables
 from pgtide.sinks.postgres.late_keys import FOREIGN_KEY
 from pgtide.sinks.postgres.loading import Loader, close_load, load_rows, open_load
 from pgtide.sinks.postgres.ordered import OrderedApplier
@@ -268,16 +268,8 @@ class TargetTransaction:
             parked = self._parked()
             close_load(self._connection, self._pipeline, parked)
             run_after_rows(self._connection, self._pipeline, parked=bool(parked))
-        self._note_tables()
+        note_tables(self._connection, self._scope, self._batch, self._unit.high)
         write_progress(self._connection, self._scope, self._unit.high, self._source)
-
-    def _note_tables(self) -> None:
-        """Tables that are not as far as the progress says, and those that have come nearer."""
-        if self._scope == self._pipeline and self._batch.lacking:
-            note_parked(self._connection, self._pipeline, self._batch.lacking)
-        nearer = (self._batch.only or frozenset()) - self._batch.parked
-        if nearer:
-            note_caught_up(self._connection, self._pipeline, nearer, self._unit.high)
 
     def _parked(self) -> set[TableName]:
         """What tables that wait are called in the target."""
