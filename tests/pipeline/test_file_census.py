@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import date
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -57,6 +58,9 @@ def test_a_snapshot_and_changes(spark: SparkSession, captured: Captured) -> None
     # Which rows are meant of a file that crosses a bound is not known.
     large = next(one for one in snapshot.files if one.rows > 1)
     assert census_of_files(changes, snapshot.files, large.low.next, END) is None
+    # Nor are those of a file that does not open: Spark says why.
+    unreadable = replace(large, path=str(Path(large.path).parent))
+    assert census_of_files(changes, [unreadable], START, END) is None
 
 
 def file(low: int, high: int, size: int, seqs: tuple[int, int] = (0, 9)) -> DataFile:

@@ -36,20 +36,20 @@ _NONE = -1  # in place of a shape: no id is negative
 def census_of_files(
     changes: Storage, files: Sequence[DataFile], low: Position, high: Position
 ) -> Census | None:
-    """The census of all rows between two positions; None if files cross these, or are gone."""
+    """The census of all rows between two positions; None if files cross these, or do not open."""
     mine = [file for file in files if file.high >= low and file.low <= high]
     if not mine or any(file.low < low or file.high > high for file in mine):
         return None
-    groups: list[Group] = []
-    for file in mine:
-        try:
-            pieces = open_pieces(changes, file)
-        except FileNotFoundError:
-            return None
-        for piece in pieces:
-            told = _told(piece) if file.op == READ else None
-            groups += [told] if told is not None else _looked_at(piece)
-    return census_of(groups)
+    try:
+        return census_of([group for file in mine for group in _groups(changes, file)])
+    except OSError:
+        return None  # Spark says what is wrong with the storage
+
+
+def _groups(changes: Storage, file: DataFile) -> Iterator[Group]:
+    for piece in open_pieces(changes, file):
+        told = _told(piece) if file.op == READ else None
+        yield from [told] if told is not None else _looked_at(piece)
 
 
 def _told(piece: Piece) -> Group | None:
@@ -81,6 +81,9 @@ def _looked_at(piece: Piece) -> Iterator[Group]:
     lsns, seqs = rows["lsn"].to_numpy(), rows["seq"].to_numpy()
     numbers = shapes * len(ops.dictionary) + ops.indices.to_numpy()
     order = np.lexsort((seqs, lsns, numbers))
+    # Once for all groups: there may be as many of these as tables.
+    updates = "update" in ops.dictionary.to_pylist()
+    old: Any = piece.read(["before"])["before"].is_valid() if updates else None
     begins = np.flatnonzero(np.diff(numbers[order], prepend=numbers[order[:1]] - 1))
     for begin, end in zip(begins, [*begins[1:], len(order)], strict=True):
         mine = order[begin:end]
@@ -92,18 +95,12 @@ def _looked_at(piece: Piece) -> Iterator[Group]:
             rows=len(mine),
             low=Position(Lsn(int(lsns[first])), int(seqs[first])),
             high=Position(Lsn(int(lsns[last])), int(seqs[last])),
-            old_rows=op == "update" and _any_old_row(piece, mine),
+            old_rows=op == "update" and bool(pc.any(old.take(mine)).as_py()),
             unsent=_unsent(rows["unchanged"], mine),
         )
         marks = _marks(piece, mine, count) if op in BARRIERS else ()
         at = pc.max(rows["committed_at"].take(mine)).as_py()
         yield Group(count, in_utc(at), bool(rows["last"][int(last)].as_py()), marks)
-
-
-def _any_old_row(piece: Piece, mine: Rows) -> bool:
-    """Whether some of these rows carry what they were before."""
-    old = piece.read(["before"])["before"]
-    return bool(old.null_count < len(old) and pc.any(old.is_valid().take(mine)).as_py())
 
 
 def _unsent(unchanged: Any, mine: Rows) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyarrow import compute
 from pyspark.sql.datasource import InputPartition
 
-from pgtide.errors import LogError
+from pgtide.errors import LogError, LogUnavailable
 from pgtide.log.order import Piece, open_pieces
 from pgtide.log.reader import Log
 from pgtide.log.schema import CHANGES
@@ -56,10 +56,10 @@ class Slice(InputPartition):
             try:
                 found = open_pieces(storage, file)
             except FileNotFoundError:
-                raise LogError(
+                raise LogUnavailable(
                     "a data file of the log is gone",
-                    detail="The query was planned before the log was compacted and cleaned.",
-                    hint="Run the query again; a stream goes on from its checkpoint.",
+                    detail="It was to be read before the log was compacted and cleaned.",
+                    hint="Run the query again; streams and pipelines go on where they were.",
                 ) from None
             wanted = [piece for piece in found if self.overlaps(piece) and mine(piece.table)]
             yield from wanted[self.part :: self.parts]

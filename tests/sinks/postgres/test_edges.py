@@ -177,6 +177,12 @@ CREATE TABLE b (id int PRIMARY KEY, a int REFERENCES a);
 ALTER TABLE a ADD CONSTRAINT "to b" FOREIGN KEY (b) REFERENCES b;
 CREATE TABLE parted (id int PRIMARY KEY, tree int REFERENCES tree) PARTITION BY RANGE (id);
 CREATE TABLE part PARTITION OF parted FOR VALUES FROM (0) TO (100);
+CREATE TABLE both_kinds (id int PRIMARY KEY, n int GENERATED ALWAYS AS IDENTITY,
+    next int REFERENCES both_kinds, later int REFERENCES tree DEFERRABLE);
+CREATE TABLE numbers (id int PRIMARY KEY);
+CREATE TABLE follower (id int PRIMARY KEY, number int REFERENCES numbers);
+INSERT INTO numbers VALUES (2), (3);
+INSERT INTO follower VALUES (1, 2);
 """
     )
     replica.follow()
@@ -184,21 +190,33 @@ CREATE TABLE part PARTITION OF parted FOR VALUES FROM (0) TO (100);
         """INSERT INTO tree SELECT n, nullif(n + 1, 5) FROM generate_series(1, 4) n;
 WITH one AS (INSERT INTO a VALUES (1, 1)) INSERT INTO b VALUES (1, 1);
 WITH one AS (INSERT INTO parted VALUES (1, 9)) INSERT INTO tree VALUES (9, 9);
+INSERT INTO both_kinds (id, next, later)
+    SELECT n, nullif(n + 1, 4), 1 FROM generate_series(1, 3) n;
+UPDATE numbers SET id = id - 1;
 ALTER TABLE tree ADD COLUMN note text;
 UPDATE tree SET next = CASE id WHEN 4 THEN 1 END;
+UPDATE both_kinds SET later = 2, next = nullif(4 - id, id), n = DEFAULT;
 WITH one AS (DELETE FROM a WHERE id = 1) DELETE FROM b;
 """
     )
     replica.follow()
-    replica.check_equal("tree", "a", "b", "parted")
-    late = "SELECT count(*) FROM pg_constraint WHERE contype = 'f' AND condeferrable"
-    assert replica.target.execute(late) == [(0,)]
+    replica.check_equal("tree", "a", "b", "parted", "both_kinds", "numbers", "follower")
+    late = "SELECT conname FROM pg_constraint WHERE contype = 'f' AND condeferrable"
+    assert replica.target.execute(late) == [("both_kinds_later_fkey",)]
     replica.target.execute("ALTER TABLE tree DROP CONSTRAINT tree_next_fkey")
     replica.target.execute("ALTER TABLE tree ADD FOREIGN KEY (next) REFERENCES a NOT VALID")
     replica.captured.run("INSERT INTO tree VALUES (20, 20), (21, NULL)")
     with pytest.raises(TargetError, match="by constraint tree_next_fkey") as raised:
         replica.follow()
     assert 'key {"id": "20"}' in raised.value.detail
+    replica.target.execute("ALTER TABLE tree DROP CONSTRAINT tree_next_fkey")
+    replica.target.execute(
+        "ALTER TABLE both_kinds ADD CONSTRAINT here FOREIGN KEY (next) REFERENCES a NOT VALID"
+    )
+    replica.captured.run("UPDATE both_kinds SET next = 1, n = DEFAULT WHERE id = 3")
+    with pytest.raises(TargetError, match="by constraint here") as raised:
+        replica.follow()
+    assert 'key {"id": "3"}' in raised.value.detail
 
 
 def test_keys_that_change_with_others(replica: Replica) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pgtide.errors import TargetError
 from pgtide.sinks.postgres.history_columns import HistoryColumn, Reshaping, free_name, widens
 
 INT = HistoryColumn("n", "integer", "integer", 2)
@@ -57,7 +58,22 @@ def test_columns_whose_number_nobody_knew() -> None:
     assert statements([INT], unknown) == []
     assert HistoryColumn.there("n", "integer", unknown.mark) == unknown
     assert HistoryColumn.there("n", "integer", INT.mark) == INT
-    assert HistoryColumn.there("n", "integer", "what somebody says of it").source is None
+    odd = HistoryColumn("n", "text", 'public."odd\nname"', 2)
+    assert HistoryColumn.there("n", "text", odd.mark) == odd
+
+
+def test_comments_that_somebody_has_replaced() -> None:
+    """The column would be begun anew, and nobody told."""
+    described = HistoryColumn.there("n", "integer", "what somebody says of it")
+    assert described.source is None
+    with pytest.raises(TargetError, match="comment of column n of t") as raised:
+        statements([described], INT)
+    assert "COMMENT ON COLUMN t.\"n\" IS 'pgtide attnum 2, integer'." in raised.value.hint
+    # One of somebody's own, where the history's has its comment.
+    assert statements([described, HistoryColumn("m", "integer", "integer", 2)], INT) == [
+        'RENAME COLUMN "n" TO "n__integer"',
+        'RENAME COLUMN "m" TO "n"',
+    ]
 
 
 def test_names_that_are_in_the_way() -> None:

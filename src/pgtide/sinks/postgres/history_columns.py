@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from psycopg import sql
 
+from pgtide.errors import TargetError
 from pgtide.sinks.delta.columns import COMMITTED_AT, LSN, RELATION, SEQ
 from pgtide.sinks.delta.history import BEFORE, OP, UNCHANGED, XID
 from pgtide.sinks.postgres.statements import quoted
@@ -31,7 +32,7 @@ OWN = {
 NAME_BYTES = 63  # of a name in Postgres
 ASIDE = "pgtide set aside"
 
-_MARK = re.compile(r"pgtide (?:attnum (\d+)|column), (.+)")
+_MARK = re.compile(r"pgtide (?:attnum (\d+)|column), (.+)", re.DOTALL)
 _WIDER = {
     "smallint": ("integer", "bigint", "numeric", "real", "double precision"),
     "integer": ("bigint", "numeric", "double precision"),
@@ -52,13 +53,15 @@ class HistoryColumn:
     type: str  # in the target; of one that is there without its modifier
     source: str | None = None  # the type at the source; None: pgtide's own, or nobody's any more
     attnum: int | None = None
+    described: bool = False  # by somebody: its comment is not pgtide's
 
     @classmethod
     def there(cls, name: str, kind: str, comment: str | None) -> HistoryColumn:
         """A column as the catalog has it."""
         match = _MARK.fullmatch(comment or "")
         if match is None:
-            return cls(name, kind)
+            described = comment is not None and not comment.startswith(ASIDE)
+            return cls(name, kind, described=described)
         return cls(name, kind, match[2], int(match[1]) if match[1] else None)
 
     @property
@@ -96,6 +99,7 @@ class Reshaping:
         """Find the statements."""
         for number, column in enumerate(self._columns):
             self._columns[number] = self._kept(column)
+        self._refuse_lost()
         self._make_room()
         for number, wish in self._places():
             if self._columns[number].name != wish.name:
@@ -128,6 +132,23 @@ class Reshaping:
         if column.type == unmodified(column.source):  # else somebody wants it otherwise
             self._alter(f"ALTER COLUMN {quoted(column.name)} TYPE {wish.type}")
         return True
+
+    def _refuse_lost(self) -> None:
+        """Refuse to begin a column anew of which only the comment is another one."""
+        held = {wish.name for _, wish in self._places()}
+        wanted = {w.name: w for w in self._wanted if w.source and w.name not in held}
+        for column in self._columns:
+            wish = wanted.get(column.name)
+            if wish is None or not column.described:
+                continue
+            source = wish.source if column.type == unmodified(wish.type) else column.type
+            mark = replace(wish, source=source).mark
+            raise TargetError(
+                f"the comment of column {column.name} of {self._table} is not pgtide's",
+                detail="A history's columns say in their comments which of the source's they are.",
+                hint="If it is the history's, give it its comment back: "
+                f"{column_comment(self._table, column.name, mark)}. If it is yours, rename it.",
+            )
 
     def _places(self) -> Iterator[tuple[int, HistoryColumn]]:
         """Columns that are there, by number, each with what it should be."""

@@ -22,6 +22,7 @@ from pgtide.sinks.postgres.history_appending import Appending
 from pgtide.sinks.postgres.history_rows import HistoryLayout, lines
 from pgtide.sinks.postgres.history_tables import HistoryTables
 from pgtide.sinks.postgres.history_types import read_types
+from pgtide.sinks.postgres.keeping import note_tables
 from pgtide.sinks.postgres.stages import prepare_stages
 from pgtide.sinks.sharing import clashes
 from pgtide.spark.layout import Layout
@@ -54,6 +55,7 @@ class HistoryTransaction:
             tables = HistoryTables(self.connection, self.batch, log)
             for step in steps:
                 self._step(step, tables, loads)
+            note_tables(self.connection, self.scope, self.batch, high)
             write_progress(self.connection, self.scope, high, log)
         return high
 

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 
 from psycopg import sql
 
+from pgtide.pipeline.batch import Batch
 from pgtide.pipeline.state import Parked
 from pgtide.position import Lsn, Position
 from pgtide.postgres.connection import SqlConnection
@@ -65,6 +66,16 @@ def _forget_resumptions(connection: SqlConnection, pipeline: str) -> None:
     query = "DELETE FROM pgtide.progress WHERE starts_with(pipeline, %s) RETURNING pipeline"
     for (scope,) in connection.execute(query, [f"{pipeline}/"]).fetchall():
         drop_stages(connection, scope)
+
+
+def note_tables(connection: SqlConnection, scope: str, batch: Batch, high: Position) -> None:
+    """Note tables that are not as far as the progress says, and those that have come nearer."""
+    pipeline = batch.scope.pipeline
+    if scope == pipeline and batch.lacking:
+        note_parked(connection, pipeline, batch.lacking)
+    nearer = (batch.only or frozenset()) - batch.parked
+    if nearer:
+        note_caught_up(connection, pipeline, nearer, high)
 
 
 def note_parked(connection: SqlConnection, pipeline: str, parked: Mapping[str, Parked]) -> None:

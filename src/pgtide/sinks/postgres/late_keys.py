@@ -20,13 +20,14 @@ from pgtide.sinks.postgres.target_tables import TargetTable
 FOREIGN_KEY = "23503"
 """SQLSTATE of a row that refers to none."""
 
-# Not those that partitions have from their table. Who does not own a table cannot alter it.
+# Of both sides: a row may also go before the one that takes its place. Not those that partitions
+# have from their table. Who does not own a table cannot alter it.
 _KEYS = """
 SELECT DISTINCT n.nspname, c.relname, k.conname FROM unnest(%s::oid[]) AS given
 CROSS JOIN LATERAL (
     SELECT relid FROM pg_catalog.pg_partition_tree(given) UNION SELECT given
 ) AS mine
-JOIN pg_catalog.pg_constraint k ON k.conrelid = mine.relid
+JOIN pg_catalog.pg_constraint k ON mine.relid IN (k.conrelid, k.confrelid)
 JOIN pg_catalog.pg_class c ON c.oid = k.conrelid
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE k.contype = 'f' AND NOT k.condeferrable AND k.conparentid = 0
@@ -49,6 +50,7 @@ def late_keys(
     settle(connection)
     _alter(connection, found, "DEFERRABLE INITIALLY DEFERRED")
     yield [(schema, name) for schema, _, name in found]
+    settle(connection)  # others may have rows to look at, which is in the way of altering
     _alter(connection, found, "NOT DEFERRABLE")
 
 

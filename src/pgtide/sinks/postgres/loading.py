@@ -20,11 +20,13 @@ import numpy.typing as npt
 import psycopg
 import pyarrow as pa
 from psycopg import sql
+from pyarrow import compute
 from pyspark.sql import SparkSession
 
 from pgtide.errors import PgtideError, TargetUnavailable
+from pgtide.log.order import Piece
 from pgtide.log.sizes import cut, value_sizes
-from pgtide.log.storage import Storage
+from pgtide.log.storage import Storage, unavailable
 from pgtide.position import Lsn, Position
 from pgtide.postgres.connection import SqlConnection
 from pgtide.sinks.postgres.copying import Lines, Outcome, finished, worker_session
@@ -33,6 +35,8 @@ from pgtide.sinks.postgres.refused_lines import Destination, LineRefused
 from pgtide.spark.layout import TableName
 from pgtide.spark.log_slices import Slice
 from pgtide.wal.copy_lines import copy_lines
+
+pc: Any = compute  # its stubs know fewer kinds of arguments than the functions take
 
 PART_BYTES = 1 << 20  # of values that are made lines at once
 _NONE: Any = 0  # no shape has this id
@@ -97,6 +101,7 @@ class Loader:
     url: str = field(repr=False)
     log: Storage = field(repr=False)
     destinations: Mapping[int, Destination]  # by shape
+    tables: frozenset[TableName]  # of the source, that those shapes are of
     pipeline: str
     lsn: Lsn
     epoch: int
@@ -118,7 +123,13 @@ class Loader:
             failure = pickle.dumps(target_error(error, "rows of the snapshot are copied"))
         except PgtideError as error:
             failure = pickle.dumps(error)
+        except OSError as error:
+            failure = pickle.dumps(unavailable(error))
         yield self.epoch, rows, failure
+
+    def wants(self, table: TableName | None) -> bool:
+        """Whether rows that are filed under a name may be meant; None: under several."""
+        return table is None or table in self.tables
 
     def _begin(self, connection: SqlConnection) -> Seqs:
         """The stretches that are there; holds up whoever wants to begin the next epoch."""
@@ -142,9 +153,8 @@ class Loader:
         """Send all rows that are not there yet."""
         waiting: dict[int, Lines] = {}
         for one in slices:
-            for piece in one.pieces(self.log, lambda table: True):
-                rows = piece.read(["lsn", "seq", "shape", "after"])
-                for shape, seqs, after in self._new(rows, one, done):
+            for piece in one.pieces(self.log, self.wants):
+                for shape, seqs, after in self._new(piece, one, done):
                     brought.add(shape, seqs)
                     command = self.destinations[shape].command
                     mine = waiting.setdefault(shape, Lines(shape, command))
@@ -153,20 +163,22 @@ class Loader:
             mine.flush(connection)
 
     def _new(
-        self, rows: pa.Table, wanted: Slice, done: Seqs
+        self, piece: Piece, wanted: Slice, done: Seqs
     ) -> Iterator[tuple[int, Seqs, pa.ListArray[Any]]]:
         """The rows of each table that are not there yet, with their places; in bounded parts."""
+        rows = piece.read(["lsn", "seq", "shape", "op"])
         lsns, seqs = rows["lsn"].to_numpy(), rows["seq"].to_numpy()
         shapes = rows["shape"].fill_null(_NONE).to_numpy()
         chosen = (lsns == self.lsn) & (seqs >= wanted.start.seq) & (seqs < wanted.end.seq)
+        chosen &= pc.equal(rows["op"], "read").to_numpy()  # sweeps of tables are there too
         if len(done):
             at = np.searchsorted(done[:, 0], seqs, side="right") - 1
             chosen &= ~((at >= 0) & (seqs <= done[np.maximum(at, 0), 1]))
-        for shape in self.destinations:
+        found = self.destinations.keys() & {*np.unique(shapes[chosen]).tolist()}
+        after: Any = piece.read(["after"])["after"] if found else None
+        for shape in sorted(found):
             mine = chosen & (shapes == shape)
-            if not mine.any():
-                continue
-            values: Any = rows["after"] if mine.all() else rows["after"].filter(pa.array(mine))
+            values = after if mine.all() else after.filter(pa.array(mine))
             places, begin = seqs[mine], 0
             for chunk in values.chunks:
                 for part in _parts(chunk):

@@ -78,10 +78,10 @@ class OrderedApplier(Applier):
             deferring = begin_marks(self.connection)
             if work:
                 self._apply(work, segment, self._before(following) if deferring else "")
-            if late:
+            if following and late:
                 self.check(late)
-        if deferring and not following:
-            self.check()
+            elif deferring and not following:
+                self.check()
 
     def check(self, names: Sequence[tuple[str, str]] | None = None) -> None:
         """Have deferred constraints look, or some: which event they refuse is known."""

@@ -24,7 +24,7 @@ from pgtide.sinks.postgres.applying import Applier, Unexpected
 from pgtide.sinks.postgres.bookkeeping import expect_progress, lock_progress, write_progress
 from pgtide.sinks.postgres.deferred import WaitsForRows, settle
 from pgtide.sinks.postgres.failures import TableRefused, is_of_a_row, target_error
-from pgtide.sinks.postgres.keeping import note_caught_up, note_parked
+from pgtide.sinks.postgres.keeping import note_tables
 from pgtide.sinks.postgres.late_keys import FOREIGN_KEY
 from pgtide.sinks.postgres.loading import Loader, close_load, load_rows, open_load
 from pgtide.sinks.postgres.ordered import OrderedApplier
@@ -93,7 +93,10 @@ class TargetTransaction:
         except TableRefused as refused:
             if refused.state != FOREIGN_KEY:
                 raise
-            self._in_order(reached, late=True)
+            try:
+                self._in_order(reached, late=True)
+            except psycopg.errors.ObjectInUse:  # what it has to look at keeps it from being altered
+                raise refused from None
 
     def _in_order(self, reached: Position, *, late: bool = False) -> None:
         """What is refused even then, its key is known but for triggers."""
@@ -179,10 +182,11 @@ class TargetTransaction:
             url = self._settings.url.reveal()
             role = self._settings.replication_role
             log = self._log.changes
-            loader = Loader(url, log, destinations, self._pipeline, lsn, epoch, role)
+            filed = frozenset((s.schema, s.table) for t in self._loaded for s in t.shapes)
+            loader = Loader(url, log, destinations, filed, self._pipeline, lsn, epoch, role)
             # Any version will do: rows between two positions never change.
             bounds = census.low, self._unit.high.next
-            slices = slices_of(self._log.snapshot(), *bounds, lambda table: True)
+            slices = slices_of(self._log.snapshot(), *bounds, loader.wants)
             load_rows(self._batch.spark, slices, loader)
         return self._loaded
 
@@ -264,16 +268,8 @@ class TargetTransaction:
             parked = self._parked()
             close_load(self._connection, self._pipeline, parked)
             run_after_rows(self._connection, self._pipeline, parked=bool(parked))
-        self._note_tables()
+        note_tables(self._connection, self._scope, self._batch, self._unit.high)
         write_progress(self._connection, self._scope, self._unit.high, self._source)
-
-    def _note_tables(self) -> None:
-        """Tables that are not as far as the progress says, and those that have come nearer."""
-        if self._scope == self._pipeline and self._batch.lacking:
-            note_parked(self._connection, self._pipeline, self._batch.lacking)
-        nearer = (self._batch.only or frozenset()) - self._batch.parked
-        if nearer:
-            note_caught_up(self._connection, self._pipeline, nearer, self._unit.high)
 
     def _parked(self) -> set[TableName]:
         """What tables that wait are called in the target."""
