@@ -213,7 +213,7 @@ WITH one AS (DELETE FROM a WHERE id = 1) DELETE FROM b;
     replica.target.execute(
         "ALTER TABLE both_kinds ADD CONSTRAINT here FOREIGN KEY (next) REFERENCES a NOT VALID"
     )
-    replica.captured.run("UPDATE both_kinds SET next = 1, n = DEFAULT WHERE id = 3")
+    replica.captured.run("UPDATE both_kinds SET next = 2, n = DEFAULT WHERE id = 3")
     with pytest.raises(TargetError, match="by constraint here") as raised:
         replica.follow()
     assert 'key {"id": "3"}' in raised.value.detail
