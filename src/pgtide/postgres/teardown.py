@@ -127,7 +127,9 @@ def _remove_own_objects(conn: SqlConnection) -> bool:
     Whether there was anything.
     """
     functions = conn.execute(
-        "SELECT oid::regprocedure::text FROM pg_proc WHERE pronamespace = 'pgtide'::regnamespace"
+        "SELECT p.oid::regprocedure::text FROM pg_proc p"
+        " WHERE p.pronamespace = 'pgtide'::regnamespace"
+        " AND NOT EXISTS (SELECT FROM pg_trigger WHERE tgfoid = p.oid)"  # of the target's tables
     ).fetchall()
     for (name,) in functions:
         conn.execute(f"DROP FUNCTION {name} CASCADE".encode())
