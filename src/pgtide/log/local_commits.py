@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
 from pgtide.errors import LogFenced, LogUnavailable
+from pgtide.log.checksums import Checksums
 from pgtide.log.datafile import now_ms
 from pgtide.log.files import delete
 from pgtide.log.source import app_id, timeline_app_id
@@ -37,6 +38,7 @@ class LocalCommits:
         self._slot = slot
         self.version = table.version()
         self.position = read_transaction(table, app_id(slot))
+        self._checksums = Checksums(changes, table)
         for version in range(max(0, self.version - _SYNC_VERSIONS), self.version + 1):
             if changes.exists(commit_path(version)):
                 changes.sync(commit_path(version))
@@ -57,12 +59,14 @@ class LocalCommits:
             timeline_app_id(self._slot): timeline,
             **(also or {}),
         }
-        content = "\n".join(_lines(parts, transactions)).encode()
+        actions = list(_actions(parts, transactions))
+        content = "\n".join(map(_line, actions)).encode()
         version = self.version + 1
         while not self._changes.create(commit_path(version), content):
             self._pass(version)
             version += 1
-        self.version, self.position = version, position
+        self.position = position
+        self._saw(version, actions)
         # Was the name free because clean-up had removed another writer's commit? It removes the
         # oldest first, so then the one before is gone as well.
         if not self._changes.exists(commit_path(version - 1)):
@@ -73,6 +77,8 @@ class LocalCommits:
                 # that its checkpoint does not cover.
                 delete(self._changes, commit_path(version))
                 raise
+        else:
+            self._checksums.write(version)
 
     def reopen(self) -> None:
         """Find the newest version anew; the newest position must be our own."""
@@ -80,14 +86,16 @@ class LocalCommits:
         if read_transaction(table, app_id(self._slot)) != self.position:
             raise fenced(self._changes)
         self.version = table.version()
+        self._checksums = Checksums(self._changes, table)
 
     def renew(self) -> None:
         """Nothing: a commit does not cost more with the age of a handle."""
 
     def _pass(self, version: int) -> None:
         """Let a commit of maintenance be, and stop at any other."""
-        for line in (self._changes.read(commit_path(version)) or b"").splitlines():
-            action = json.loads(line)
+        lines = (self._changes.read(commit_path(version)) or b"").splitlines()
+        actions = [json.loads(line) for line in lines]
+        for action in actions:
             if action.get("txn", {}).get("appId") == app_id(self._slot):
                 raise fenced(self._changes)
             if not action.keys().isdisjoint(("metaData", "protocol")):
@@ -98,30 +106,40 @@ class LocalCommits:
                 )
         # Ours builds on it, so it must not be lost alone.
         self._changes.sync(commit_path(version))
+        self._saw(version, actions)
+
+    def _saw(self, version: int, actions: Iterable[Mapping[str, Any]]) -> None:
+        self.version = version
+        for action in actions:
+            self._checksums.see(action)
 
 
-def _lines(parts: Iterable[AddAction], transactions: dict[str, int]) -> Iterator[str]:
-    yield _line(
-        "commitInfo",
-        timestamp=now_ms(),
-        operation="WRITE",
-        operationParameters={"mode": "Append", "partitionBy": '["day"]'},
-        engineInfo=f"pgtide/{__version__}",
-        isBlindAppend=True,
-    )
+def _actions(
+    parts: Iterable[AddAction], transactions: dict[str, int]
+) -> Iterator[dict[str, dict[str, Any]]]:
+    yield {
+        "commitInfo": {
+            "timestamp": now_ms(),
+            "operation": "WRITE",
+            "operationParameters": {"mode": "Append", "partitionBy": '["day"]'},
+            "engineInfo": f"pgtide/{__version__}",
+            "isBlindAppend": True,
+        }
+    }
     for part in parts:
-        yield _line(
-            "add",
-            path=part.path,
-            partitionValues=dict(part.partition_values),
-            size=part.size,
-            modificationTime=part.modification_time,
-            dataChange=part.data_change,
-            stats=part.stats,
-        )
+        yield {
+            "add": {
+                "path": part.path,
+                "partitionValues": dict(part.partition_values),
+                "size": part.size,
+                "modificationTime": part.modification_time,
+                "dataChange": part.data_change,
+                "stats": part.stats,
+            }
+        }
     for name, version in transactions.items():
-        yield _line("txn", appId=name, version=version)
+        yield {"txn": {"appId": name, "version": version}}
 
 
-def _line(action: str, **fields: Any) -> str:
-    return json.dumps({action: fields}, separators=(",", ":"))
+def _line(action: Mapping[str, Any]) -> str:
+    return json.dumps(action, separators=(",", ":"))
