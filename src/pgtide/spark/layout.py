@@ -53,9 +53,10 @@ class Layout:
 
     @classmethod
     def of(cls, shape: Shape, shapes: Mapping[int, Shape]) -> Layout:
-        """The layout for rows of a shape."""
-        keys = tuple(shape.columns[index].name for index in shape.keys)
-        return cls(_root(shape, shapes), keys)
+        """The layout for rows of a shape; keys in the root's order, whatever a partition's is."""
+        keys = {shape.columns[index].name for index in shape.keys}
+        root = _root(shape, shapes)
+        return cls(root, tuple(column.name for column in root.columns if column.name in keys))
 
     @property
     def columns(self) -> tuple[Column, ...]:
