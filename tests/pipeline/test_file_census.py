@@ -12,7 +12,7 @@ from pgtide.log.schema import CHANGES
 from pgtide.log.snapshot import DataFile
 from pgtide.log.storage import Storage
 from pgtide.pipeline.census import Census, take_census
-from pgtide.pipeline.file_census import census_of_files
+from pgtide.pipeline.file_census import Between, census_of_files
 from pgtide.pipeline.reading import LogFrames, between_files
 from pgtide.position import Lsn, Position
 from tests.fixtures.capture import Captured
@@ -50,17 +50,23 @@ def test_a_snapshot_and_changes(spark: SparkSession, captured: Captured) -> None
     assert {count.op for count in taken.counts} > {"read", "update", "delete", "truncate", "ddl"}
     assert any(count.unsent for count in taken.counts)
     assert any(count.old_rows for count in taken.counts)
-    assert ordered(census_of_files(changes, snapshot.files, START, END)) == ordered(taken)
+    assert ordered(census_of_files(changes, snapshot.files, Between(START, END))) == ordered(taken)
     for one in snapshot.files:
         part = take_census(frames.between(snapshot.version, one.low, one.high))
-        found = census_of_files(changes, snapshot.files, one.low, one.high)
+        found = census_of_files(changes, snapshot.files, Between(one.low, one.high))
         assert ordered(found) == ordered(part)
-    # Which rows are meant of a file that crosses a bound is not known.
-    large = next(one for one in snapshot.files if one.rows > 1)
-    assert census_of_files(changes, snapshot.files, large.low.next, END) is None
-    # Nor are those of a file that does not open: Spark says why.
-    unreadable = replace(large, path=str(Path(large.path).parent))
-    assert census_of_files(changes, [unreadable], START, END) is None
+    for one in (one for one in snapshot.files if one.rows > 1):
+        for ends in ((one.low.next, END), (START, Position(one.high.lsn, one.high.seq - 1))):
+            part = take_census(frames.between(snapshot.version, *ends))
+            found = census_of_files(changes, snapshot.files, Between(*ends))
+            assert ordered(found) == ordered(part)
+        between = Between(one.high, Position(one.high.lsn, one.high.seq - 1))
+        found = census_of_files(changes, [one], between)
+        assert found is not None
+        assert found.high is None
+    # What a file holds that does not open is not known: Spark says why.
+    unreadable = replace(snapshot.files[0], path=str(Path(snapshot.files[0].path).parent))
+    assert census_of_files(changes, [unreadable], Between(START, END)) is None
 
 
 def file(low: int, high: int, size: int, seqs: tuple[int, int] = (0, 9)) -> DataFile:

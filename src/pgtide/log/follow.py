@@ -23,6 +23,12 @@ class Cleaned:
     """The next commit's file is gone: clean-up was faster than this reader."""
 
 
+def news_of(commit: bytes) -> list[DataFile]:
+    """The files that a commit, given as its file, added to what the log says."""
+    actions = (json.loads(line)["add"] for line in commit.splitlines() if b'"add"' in line[:8])
+    return [added_file(action) for action in actions if action["dataChange"]]
+
+
 class CommitTail:
     """The commits after ``version``."""
 
@@ -40,8 +46,7 @@ class CommitTail:
             return self._nothing_yet()
         self.version += 1
         self.pause, self._silence = self._shortest, 0.0
-        actions = (json.loads(line)["add"] for line in content.splitlines() if b'"add"' in line[:8])
-        return [added_file(action) for action in actions if action["dataChange"]]
+        return news_of(content)
 
     def _nothing_yet(self) -> Cleaned | None:
         self._silence += self.pause

@@ -29,11 +29,9 @@ from pgtide.pipeline.withheld import withheld
 from pgtide.position import Lsn, Position
 from pgtide.shape import Shape
 from pgtide.sinks import Kept, Scope, Sink
+from pgtide.spark.few_tasks import in_few_tasks
 
 logger = logging.getLogger(__name__)
-
-FEW_ROWS = 10_000
-"""A batch that one task reads: exchanging rows between tasks takes longer than working on them."""
 
 
 @dataclass
@@ -95,16 +93,13 @@ class Delivery:
         """The rows with what they do, None when there are none."""
         if census is None:
             # How many there are is not known before: most often about as many as last time.
-            few = 0 < self.state.batch_rows < FEW_ROWS
-            census = take_census(frame.coalesce(1) if few else frame)
+            census = take_census(in_few_tasks(frame, self.state.batch_rows or None))
         if census.high is None:
             return None
         self._know(census)
-        if census.rows < FEW_ROWS:
-            frame = frame.coalesce(1)
         return Batch(
             spark=self.spark,
-            frame=frame,
+            frame=in_few_tasks(frame, census.rows),
             shapes=self._shapes,
             census=census,
             scope=scope,

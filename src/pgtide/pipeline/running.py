@@ -22,11 +22,12 @@ from pgtide.log.reader import Log
 from pgtide.log.storage import Storage
 from pgtide.pipeline.beginning import Beginning
 from pgtide.pipeline.delivery import Delivery
-from pgtide.pipeline.file_census import census_of_files
+from pgtide.pipeline.file_census import Between, census_of_files
 from pgtide.pipeline.lease import Lease
 from pgtide.pipeline.reading import LogFrames, bounds_of
 from pgtide.pipeline.state import State
 from pgtide.pipeline.state_file import StateFile
+from pgtide.pipeline.stream_census import stream_census
 from pgtide.position import Lsn, Position
 from pgtide.sinks.opening import open_sink
 from pgtide.spark.failures import as_pgtide_error
@@ -133,7 +134,7 @@ class PipelineRun:
             frame = self._frames.between(state.version, *bounds)
             # Any version will do: rows between two positions never change.
             files = self._log.snapshot().files
-            census = census_of_files(self._log.changes, files, *bounds)
+            census = census_of_files(self._log.changes, files, Between(*bounds))
             delivery.deliver(frame, "history", number, census)
             state.chunks_done += 1
             delivery.done(state.version)
@@ -155,7 +156,9 @@ class PipelineRun:
         def deliver(batch: DataFrame, number: int) -> None:
             try:
                 with self._exclusively():
-                    delivery.deliver(batch, "stream", number)
+                    changes, after = self._log.changes, state.boundary
+                    census = stream_census(self._file, changes, number, after)
+                    delivery.deliver(batch, "stream", number, census)
                     delivery.done(self._file.needed_version(state))
             except BaseException as error:
                 failed.append(error)

@@ -90,8 +90,23 @@ class StateFile:
         offsets = self._offsets()
         if len(offsets) < 2:
             return state.version
-        content = self.stream.read(f"offsets/{offsets[-2]}") or b""
-        return max(int(json.loads(content.splitlines()[-1])["reservoirVersion"]) - 1, 0)
+        return max(self._end_of(offsets[-2])[0] - 1, 0)
+
+    def versions_of(self, batch: int) -> range | None:
+        """The commits of the log that a batch of the stream consists of.
+
+        None where that is not known: of the first batch, or where a commit is parted.
+        """
+        if batch - 1 not in self._offsets():
+            return None
+        (begin, before), (end, index) = (self._end_of(number) for number in (batch - 1, batch))
+        return range(begin, end) if before < 0 and index < 0 else None
+
+    def _end_of(self, batch: int) -> tuple[int, int]:
+        """Where Spark ends a batch: a version of the log, and the file in it, -1 before all."""
+        content = self.stream.read(f"offsets/{batch}") or b""
+        end = json.loads(content.splitlines()[-1])
+        return int(end["reservoirVersion"]), int(end["index"])
 
     def _offsets(self) -> list[int]:
         """Numbers of the batches that the stream has begun."""
