@@ -33,9 +33,9 @@ from pgtide.sinks.postgres.refused_lines import (
 from pgtide.sinks.postgres.session import connect_target
 from pgtide.sinks.postgres.stages import LOAD, position_of
 from pgtide.spark.arrow_tasks import map_in_arrow
+from pgtide.spark.few_tasks import in_few_tasks
 
 FLUSH_BYTES = 4 << 20  # of one stage, before they are sent
-PARTS_PER_CORE = 2
 _RESULT = "load long, rows long, error binary"
 _FIELDS: list[tuple[str, pa.DataType]] = [
     ("load", pa.int64()),
@@ -83,8 +83,8 @@ def stage_lines(
     TableRefused for a row that the target does not take, be it in a stage.
     """
     # A batch with much DDL has a part for each layout of a table; a task costs more than its rows.
-    lines = lines.coalesce(PARTS_PER_CORE * lines.sparkSession.sparkContext.defaultParallelism)
-    return finished(map_in_arrow(lines, Copier(url, dict(destinations)), _RESULT).collect())
+    copier = Copier(url, dict(destinations))
+    return finished(map_in_arrow(in_few_tasks(lines), copier, _RESULT).collect())
 
 
 def finished(tasks: Sequence[Outcome]) -> tuple[list[int], int]:

@@ -101,10 +101,9 @@ class RangedTransaction(TargetTransaction):
         if self._ahead:
             self._loaded = []  # what was begun by ranges is not loaded in another way
 
-    def run(self, reached: Position) -> None:
+    def run(self, reached: Position, *, in_order: bool = False) -> bool:
         if not self._ahead and not self._can_be_parted():
-            super().run(reached)
-            return
+            return super().run(reached, in_order=in_order)
         rows = self._rows(self._unit.tables)
         self._stager.prepare([rows])
         loads = self._stager.stage(rows)
@@ -113,11 +112,12 @@ class RangedTransaction(TargetTransaction):
             self._quieten()
         self._ranges = self._side_by_side(rows, loads, reached)
         if self._ranges:  # in the source's order, each range as it was before
-            self._again(reached)
-        else:
-            with self._connection.transaction():
-                self._begin(reached)
-                self._end()
+            self._in_source_order(reached)
+            return True
+        with self._connection.transaction():
+            self._begin(reached)
+            self._end()
+        return False
 
     def _end(self) -> None:
         super()._end()

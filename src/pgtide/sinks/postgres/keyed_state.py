@@ -6,15 +6,16 @@ keys here: what becomes of that is seen when the rows are applied.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TypeAlias
+from functools import cached_property, reduce
+from typing import TypeAlias, TypeVar
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pgtide.shape import Shape
+from pgtide.spark.alignment import of_shapes
 from pgtide.spark.codecs import TEXT, Codec
 from pgtide.spark.compaction import Traits, fill, key_names
 from pgtide.spark.keyed_events import is_move, last_of_each, parted
@@ -26,6 +27,8 @@ STATE = ("segment", "stage", "op", "text", "lsn", "seq", "known", "copies", "uns
 
 Keys: TypeAlias = Sequence[tuple[Sequence[Shape], Sequence[str]]]
 """Of each table, its shapes and the names of its key columns."""
+
+_Given = TypeVar("_Given", bound=Hashable)
 
 TAB, END = "char(9)", "char(10)"
 NULL = literal(r"\N")
@@ -127,37 +130,62 @@ class _SegmentedLayout(TextLayout):
         return Sql("key.k0" if row == "before" else "CAST(segment AS string)")
 
 
-def every(events: DataFrame, layout: Layout) -> DataFrame:
-    """Every event of one table in its place, with the key that the row had before it.
+def every(events: DataFrame, tables: Sequence[tuple[Sequence[Shape], Layout]]) -> DataFrame:
+    """Every event of some tables in its place, with the key that the row had before it.
 
-    Of rows without a key an update is two: one row fewer, then one more.
+    Arrays are in the order of each table's layout. Of rows without a key an update is two: one
+    row fewer, then one more.
     """
+    places = {shape.id: layout.keys for shapes, layout in tables for shape in shapes}
+    stages = {shape.id: layout.shape.id for shapes, layout in tables for shape in shapes}
+    events = events.withColumn("stage", F.expr(_by_shape(stages, lambda stage: Sql(str(stage)))))
+    keyed = {shape: keys for shape, keys in places.items() if keys}
+    parts = []
+    if keyed:
+        parts.append(_in_place(events.filter(of_shapes(keyed)), keyed))
+    if len(keyed) < len(places):
+        parts.append(_replaced(events.filter(of_shapes(places.keys() - keyed.keys()))))
+    return reduce(DataFrame.unionAll, parts)
+
+
+def _in_place(events: DataFrame, keys: Mapping[int, Sequence[int]]) -> DataFrame:
     new, old = "coalesce(after, before)", "coalesce(before, after)"
-    columns = ["segment", "op", f"{new} AS values", "lsn", "seq", f"{_KNOWN} AS known"]
-    if layout.key_names:
-        origin = f"{_array(layout.keys, old)} AS origin"
-        return events.selectExpr(*columns, _NOTHING[0], "unchanged AS unsent", origin)
+    origin = _by_shape(keys, lambda places: _array(places, old))
+    columns = ["segment", "stage", "op", f"{new} AS values", "lsn", "seq", f"{_KNOWN} AS known"]
+    return events.selectExpr(*columns, _NOTHING[0], "unchanged AS unsent", f"{origin} AS origin")
+
+
+def _replaced(events: DataFrame) -> DataFrame:
     gone = "struct('delete' AS op, before AS values, -1 AS copies)"
     come = "struct('insert' AS op, after AS values, 1 AS copies)"
-    rows = events.selectExpr("segment", "lsn", "seq", f"explode(array({gone}, {come})) AS e")
-    rows = rows.select("segment", "lsn", "seq", "e.*").filter("values IS NOT NULL")
+    place = ("segment", "stage", "lsn", "seq")
+    rows = events.selectExpr(*place, f"explode(array({gone}, {come})) AS e")
+    rows = rows.select(*place, "e.*").filter("values IS NOT NULL")
     return rows.selectExpr(
-        "segment", "op", "values", "lsn", "seq", "'r' AS known", "copies", *_NOTHING[1:]
+        "segment", "stage", "op", "values", "lsn", "seq", "'r' AS known", "copies", *_NOTHING[1:]
     )
 
 
 def _key(row: str, tables: Keys) -> Sql:
     """The text of the key, whichever table a row is of."""
-    by_places: dict[tuple[int, ...], list[int]] = {}
+    places = {}
     for shapes, key in tables:
         for shape in shapes:
             names = [column.name for column in shape.columns]
-            by_places.setdefault(tuple(names.index(name) for name in key), []).append(shape.id)
-    if len(by_places) == 1:
-        return _text(next(iter(by_places)), row)
+            places[shape.id] = tuple(names.index(name) for name in key)
+    return _by_shape(places, lambda places: _text(places, row))
+
+
+def _by_shape(given: Mapping[int, _Given], made: Callable[[_Given], Sql]) -> Sql:
+    """What is made of something that shapes have, by their ids."""
+    shapes: dict[_Given, list[int]] = {}
+    for shape, one in given.items():
+        shapes.setdefault(one, []).append(shape)
+    if len(shapes) == 1:
+        return made(next(iter(shapes)))
     whens = [
-        f"WHEN shape IN ({', '.join(map(str, ids))}) THEN {_text(places, row)}"
-        for places, ids in by_places.items()
+        f"WHEN shape IN ({', '.join(map(str, ids))}) THEN {made(one)}"
+        for one, ids in shapes.items()
     ]
     return Sql(f"CASE {' '.join(whens)} END")
 
@@ -183,10 +211,7 @@ def _array(places: Sequence[int], row: str) -> Sql:
     return Sql(f"array({', '.join(element(row, place) for place in places)})")
 
 
-def _owner(tables: Keys) -> str:
+def _owner(tables: Keys) -> Sql:
     """One number for all shapes of a table: a row may move from partition to partition."""
-    whens = [
-        f"WHEN shape IN ({', '.join(str(shape.id) for shape in shapes)}) THEN {number}"
-        for number, (shapes, _) in enumerate(tables)
-    ]
-    return f"CASE {' '.join(whens)} END"
+    owners = {shape.id: number for number, (shapes, _) in enumerate(tables) for shape in shapes}
+    return _by_shape(owners, lambda number: Sql(str(number)))

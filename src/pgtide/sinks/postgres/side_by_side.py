@@ -15,11 +15,12 @@ from dataclasses import dataclass, replace
 from pgtide.config.sinks import PostgresSettings
 from pgtide.log.reader import Log
 from pgtide.pipeline.batch import Batch
-from pgtide.pipeline.census import take_census
+from pgtide.pipeline.file_census import Between
 from pgtide.pipeline.reading import LogFrames
 from pgtide.position import Position
 from pgtide.sinks.postgres.bookkeeping import read_progress, table_scope
 from pgtide.sinks.postgres.key_ranges import RangedTransaction, read_ranges
+from pgtide.sinks.postgres.parts import part_of
 from pgtide.sinks.postgres.session import connect_target
 from pgtide.sinks.postgres.units import Unit, unit_of
 from pgtide.spark.positions import at_or_after, at_or_before
@@ -51,7 +52,7 @@ class SideBySide:
             ahead = read_ranges(connection, pipeline, name)
             inside = {at for at in ahead.values() if reached < at < unit.high}
             for end in sorted({*inside, unit.high}):  # no range ends inside of a part
-                part = _between(batch, reached, end)
+                part = self._between(batch, reached, end)
                 if part is None:
                     continue
                 mine = unit_of(part, unit.commands)
@@ -60,17 +61,16 @@ class SideBySide:
                 ).run(reached)
                 reached = mine.high
 
-
-def _between(batch: Batch, reached: Position, end: Position) -> Batch | None:
-    """What a batch has behind a position up to another; None if that is nothing."""
-    high = batch.census.high
-    if high is None or reached >= end:
-        return None
-    frame, census = batch.frame, batch.census
-    if reached >= census.low:
-        frame = frame.filter(at_or_after(reached.next))
-    if end < high:
-        frame = frame.filter(at_or_before(end))
-    if frame is not batch.frame:
-        census = take_census(frame)
-    return None if census.high is None else replace(batch, frame=frame, census=census)
+    def _between(self, batch: Batch, reached: Position, end: Position) -> Batch | None:
+        """What a batch has behind a position up to another; None if that is nothing."""
+        low, high = batch.census.low, batch.census.high
+        if high is None or reached >= end:
+            return None
+        frame = batch.frame
+        if reached >= low:
+            frame = frame.filter(at_or_after(reached.next))
+        if end < high:
+            frame = frame.filter(at_or_before(end))
+        if frame is batch.frame:
+            return batch
+        return part_of(batch, frame, Between(max(low, reached.next), min(high, end)), self.log)

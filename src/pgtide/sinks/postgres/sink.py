@@ -20,7 +20,7 @@ from pgtide.errors import TargetError
 from pgtide.log.reader import Log
 from pgtide.log.storage import Storage
 from pgtide.pipeline.batch import Batch
-from pgtide.pipeline.census import take_census
+from pgtide.pipeline.file_census import Between
 from pgtide.pipeline.parallel import Failure
 from pgtide.pipeline.reading import LogFrames
 from pgtide.pipeline.state import Parked, now
@@ -34,6 +34,8 @@ from pgtide.sinks.postgres.failures import TableRefused, target_error
 from pgtide.sinks.postgres.history_tables import refuse_histories
 from pgtide.sinks.postgres.keeping import is_as_it_left, note_left, read_kept, write_kept
 from pgtide.sinks.postgres.key_ranges import ranges_ahead
+from pgtide.sinks.postgres.order import Order
+from pgtide.sinks.postgres.parts import part_of
 from pgtide.sinks.postgres.selected_later import refuse_rows
 from pgtide.sinks.postgres.session import connect_target
 from pgtide.sinks.postgres.side_by_side import SideBySide
@@ -54,6 +56,7 @@ class PostgresSink:
         self._frames = LogFrames(spark, log)
         self._connection: SqlConnection | None = None
         self._reached: dict[str, Position] = {}  # by scope, as far as this run knows
+        self._order = Order()
         self._held = False  # whether rows behind that were held back
         self._from: Position | None = None  # where what is being applied begins
 
@@ -145,7 +148,7 @@ class PostgresSink:
         if any(mark.op == "ddl" for mark in wanted.census.marks):
             left_out = read_left_out(connection, wanted.scope.pipeline)
         commands = Commands(self._settings, wanted, left_out)
-        for unit in units_of(wanted, commands, self._ahead(wanted, scope)):
+        for unit in units_of(wanted, commands, self._ahead(wanted, scope), self._log):
             self._from = unit.batch.census.low
             if self._apart(unit, scope):
                 SideBySide(self._settings, self._frames, self._log).run(unit, scope)
@@ -153,7 +156,7 @@ class PostgresSink:
             transaction = TargetTransaction(
                 connection, self._settings, unit, self._frames, self._log, scope
             )
-            transaction.run(self._reached[scope])
+            self._order.run(transaction, unit.batch.census.rows, self._reached[scope])
             self._reached[scope] = unit.high
 
     def _refuse_mode(self, connection: SqlConnection, batch: Batch) -> None:
@@ -201,6 +204,7 @@ class PostgresSink:
         assert high is not None, "a batch has rows"
         last = high if _ends(batch) else Position.end_of(Lsn(high.lsn - 1))
         frame, changed = batch.frame, False
+        first = max(low, reached.next)
         if batch.only is None:
             if self._held and low.seq > 0 and reached < low:
                 first = max(reached.next, Position(low.lsn))
@@ -214,8 +218,7 @@ class PostgresSink:
             frame, changed = frame.filter(at_or_before(last)), True
         if not changed:
             return batch
-        census = take_census(frame)
-        return None if census.high is None else replace(batch, frame=frame, census=census)
+        return part_of(batch, frame, Between(first, last), self._log)
 
 
 def _parking(batch: Batch, failure: Failure) -> Batch:

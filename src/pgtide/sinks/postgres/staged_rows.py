@@ -27,10 +27,10 @@ from pgtide.shape import Shape
 from pgtide.sinks.postgres import keyed_state, ruled_rows
 from pgtide.sinks.postgres.keyed_state import END, NULL, STATE, TAB, TextLayout, copy_text
 from pgtide.sinks.postgres.stages import Stage
+from pgtide.spark.alignment import Alignment
 from pgtide.spark.compaction import Traits, from_old_row
 from pgtide.spark.keyed_events import counted
 from pgtide.spark.layout import ROW_OPS, Layout
-from pgtide.spark.positions import at_or_after
 from pgtide.spark.sql_text import case
 
 
@@ -54,6 +54,12 @@ class TableRows:
     def together(self) -> bool:
         """Whether rows may be compacted together with those of other tables."""
         return bool(self.layout.key_names) and not self.traits.unsent and not self.ruled
+
+    @property
+    def in_place(self) -> bool:
+        """Whether events may be staged one by one together with those of other tables."""
+        fills = bool(self.traits.unsent) and self.layout.shape.replica_identity == "f"
+        return not fills and not self.ruled
 
     @property
     def as_they_are(self) -> bool:
@@ -96,7 +102,10 @@ class StagedRows:
         events = _of(frame.filter(f"op IN ({ops})"), self.tables)
         events = events.withColumn("segment", self._segment())
         if self.every:
-            return [self._alone(_of(events, [table]), table) for table in self.tables]
+            together = [table for table in self.tables if table.in_place]
+            alone = [table for table in self.tables if not table.in_place]
+            parts = [_in_place(_of(events, together), together)] if together else []
+            return parts + [self._alone(_of(events, [table]), table) for table in alone]
         once = [table for table in self.tables if table.as_they_are]
         together = [table for table in self.tables if table.together and not table.once]
         parts = [keyed_state.each(_of(events, once))] if once else []
@@ -117,22 +126,32 @@ class StagedRows:
         if self.every:
             if table.traits.unsent and layout.shape.replica_identity == "f":
                 aligned = from_old_row(aligned, layout, table.traits.unsent)
-            state = keyed_state.every(aligned, layout)
+            state = keyed_state.every(aligned, [(table.shapes, layout)])
         elif layout.key_names:
             state = keyed_state.filled(aligned, layout, table.traits)
         else:
             state = _counted(aligned, layout, table.traits)
         if table.ruled:
             state = ruled_rows.apply(state, table.layout, table.rules, table.traits)
-        text = F.expr(copy_text("values"))
-        stage = F.lit(table.layout.shape.id)
-        return state.withColumns({"stage": stage, "text": text}).select(*STATE)
+        return _as_text(state.withColumn("stage", F.lit(table.layout.shape.id)))
 
     def _segment(self) -> Column:
-        number = F.lit(0)
-        for at, cut in enumerate(self.cuts, start=1):
-            number = F.when(at_or_after(cut), F.lit(at)).otherwise(number)
-        return number
+        if not self.cuts:
+            return F.lit(0)
+        # As one value: numbers inside of expressions are in the code that Spark compiles.
+        cuts = ", ".join(f"struct({int(cut.lsn)}L AS lsn, {cut.seq}L AS seq)" for cut in self.cuts)
+        return F.expr(f"size(filter(array({cuts}), cut -> cut <= struct(lsn, seq)))")
+
+
+def _in_place(events: DataFrame, tables: Sequence[TableRows]) -> DataFrame:
+    """Every event of several tables: a frame for each of them would take longer to plan."""
+    aligned = reduce(Alignment.__or__, (Alignment.to(t.layout.shape, t.shapes) for t in tables))
+    known = [(table.shapes, TextLayout.like(table.layout)) for table in tables]
+    return _as_text(keyed_state.every(aligned.apply(events), known))
+
+
+def _as_text(state: DataFrame) -> DataFrame:
+    return state.withColumn("text", F.expr(copy_text("values"))).select(*STATE)
 
 
 def _of(events: DataFrame, tables: Sequence[TableRows]) -> DataFrame:

@@ -75,19 +75,25 @@ class TargetTransaction:
         self._loaded: list[TableRows] | None = None
         self._ranges: list[int] | None = None  # of keys, if not all
 
-    def run(self, reached: Position) -> None:
-        """Apply the unit to a target that is at ``reached``."""
+    def run(self, reached: Position, *, in_order: bool = False) -> bool:
+        """Apply the unit to a target that is at ``reached``; whether that went in order only.
+
+        ``in_order``: nothing else need be tried.
+        """
         try:
-            self._attempt(reached, every=False)
+            if not in_order:
+                self._attempt(reached, every=False)
+                return False
         except Unexpected:
-            self._again(reached)
+            pass
         except psycopg.Error as error:
             if not is_of_a_row(error) and not isinstance(error, psycopg.errors.ObjectInUse):
                 raise
-            self._again(reached)
+        self._in_source_order(reached)
+        return True
 
-    def _again(self, reached: Position) -> None:
-        """In the source's order; rows of one statement may refer to those behind them."""
+    def _in_source_order(self, reached: Position) -> None:
+        """One by one; rows of one statement may refer to those behind them."""
         try:
             self._in_order(reached)
         except TableRefused as refused:

@@ -8,19 +8,24 @@ their own have to themselves. Between the commands of a unit lie segments of row
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import TypeAlias
 
 from pyspark import StorageLevel
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from pgtide.log.reader import Log
 from pgtide.pipeline.batch import Batch
-from pgtide.pipeline.census import Mark, take_census
+from pgtide.pipeline.census import Mark
+from pgtide.pipeline.file_census import Between
 from pgtide.pipeline.steps import Rows, Swept, TableWork
 from pgtide.position import Lsn, Position
 from pgtide.shape import Shape
 from pgtide.sinks.postgres.commands import Commands
+from pgtide.sinks.postgres.parts import part_of
 from pgtide.sinks.postgres.staged_rows import TableRows
 from pgtide.spark.layout import Layout, TableName
 
@@ -101,7 +106,7 @@ class Unit:
         return high
 
 
-def units_of(batch: Batch, commands: Commands, ahead: Set[Lsn]) -> Iterator[Unit]:
+def units_of(batch: Batch, commands: Commands, ahead: Set[Lsn], log: Log) -> Iterator[Unit]:
     """The transactions that a batch is applied in; ``ahead``: where some tables are already.
 
     A unit ends there, so that no command is behind which tables are not as far as others.
@@ -113,17 +118,25 @@ def units_of(batch: Batch, commands: Commands, ahead: Set[Lsn]) -> Iterator[Unit
     if not cuts:
         yield unit_of(batch, commands)
         return
-    whole = batch.frame.persist(StorageLevel.MEMORY_AND_DISK)  # each unit looks through all of it
+    low = batch.census.low
+    with _kept(batch.frame) as whole:  # each unit looks through all of it
+        for end in (*(Position.end_of(cut) for cut in cuts), high):
+            # Each table of a unit, and each attempt, looks through the unit.
+            with _kept(whole.filter(F.col("lsn").between(int(low.lsn), int(end.lsn)))) as frame:
+                part = part_of(batch, frame, Between(low, end), log)
+                if part is not None:
+                    yield unit_of(part, commands)
+            low = Position(Lsn(end.lsn + 1))
+
+
+@contextmanager
+def _kept(frame: DataFrame) -> Iterator[DataFrame]:
+    """Rows that are read several times, as objects: unpacking them anew took most of the time."""
+    kept = frame.persist(StorageLevel.MEMORY_AND_DISK_DESER)
     try:
-        low = Lsn(0)
-        for end in (*cuts, high.lsn):
-            frame = whole.filter(F.col("lsn").between(int(low), int(end)))
-            census = take_census(frame)
-            if census.high is not None:
-                yield unit_of(replace(batch, frame=frame, census=census), commands)
-            low = Lsn(end + 1)
+        yield kept
     finally:
-        whole.unpersist()
+        kept.unpersist()
 
 
 def unit_of(batch: Batch, commands: Commands) -> Unit:

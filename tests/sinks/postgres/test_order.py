@@ -1,0 +1,95 @@
+"""Units that do not go set by set are applied in the source's order, the next ones at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pgtide.sinks.postgres.transaction import TargetTransaction
+from tests.sinks.postgres.replicas import Replica
+
+SEATS = "CREATE TABLE seats (id int PRIMARY KEY, person text UNIQUE);\n"
+TAKEN = "INSERT INTO seats VALUES (1, 'ann'), (2, 'bob');\n"
+SWAP = """UPDATE seats SET person = NULL WHERE id = 1;
+UPDATE seats SET person = 'ann' WHERE id = 2;
+UPDATE seats SET person = 'bob' WHERE id = 1;
+"""
+
+
+@pytest.fixture
+def attempts(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of each attempt, whether it goes event by event."""
+    tried: list[bool] = []
+    attempt = TargetTransaction._attempt
+
+    def noting(self: TargetTransaction, *given: Any, every: bool, **named: Any) -> None:
+        tried.append(every)
+        attempt(self, *given, every=every, **named)
+
+    monkeypatch.setattr(TargetTransaction, "_attempt", noting)
+    return tried
+
+
+def test_sets_are_not_tried_in_vain_again(replica: Replica, attempts: list[bool]) -> None:
+    replica.captured.run(SEATS + TAKEN + "CREATE TYPE mood AS ENUM ('a');\n")
+    replica.follow()
+    attempts.clear()
+    # Each new value can be used only behind its transaction: a unit ends there.
+    replica.captured.run(SWAP)
+    for value in "bcd":
+        replica.captured.run(f"ALTER TYPE mood ADD VALUE '{value}';\n" + SWAP)
+    replica.follow()
+    replica.check_equal("seats")
+    assert attempts[:2] == [False, True]
+    assert attempts[2:] == [True] * (len(attempts) - 2)
+    assert len(attempts) > 3
+
+
+def test_tables_of_all_kinds_in_order(replica: Replica, attempts: list[bool]) -> None:
+    """Events of all tables are staged by one frame, whatever their keys and columns are."""
+    replica.captured.run(
+        SEATS
+        + """CREATE TABLE parts (region text, id int, note text, PRIMARY KEY (id, region))
+    PARTITION BY LIST (region);
+CREATE TABLE north PARTITION OF parts FOR VALUES IN ('n');
+CREATE TABLE south (note text, gone int, id int NOT NULL, region text NOT NULL);
+ALTER TABLE south DROP COLUMN gone;
+ALTER TABLE parts ATTACH PARTITION south FOR VALUES IN ('s');
+CREATE TABLE bag (v int, w text);
+ALTER TABLE bag REPLICA IDENTITY FULL;
+CREATE TABLE docs (id int PRIMARY KEY, n int, doc text);
+ALTER TABLE docs ALTER doc SET STORAGE EXTERNAL;
+CREATE TABLE full_docs (n int, id int PRIMARY KEY, doc text);
+ALTER TABLE full_docs ALTER doc SET STORAGE EXTERNAL;
+ALTER TABLE full_docs REPLICA IDENTITY FULL;
+"""
+        + TAKEN
+    )
+    replica.captured.run(
+        """INSERT INTO parts VALUES ('n', 1, 'x'), ('s', 1, E'tab\\t'), ('s', 2, NULL);
+INSERT INTO bag VALUES (1, 'a'), (1, 'a'), (NULL, NULL);
+INSERT INTO docs SELECT n, n, repeat('x', 3000) FROM generate_series(1, 3) n;
+INSERT INTO full_docs SELECT n, n, repeat('y', 3000) FROM generate_series(1, 3) n;
+"""
+    )
+    replica.follow()
+    attempts.clear()
+    replica.captured.run(
+        SWAP
+        + """UPDATE parts SET id = id + 10, region = 'n' WHERE id = 2;
+UPDATE parts SET note = 'changed' WHERE region = 's';
+DELETE FROM parts WHERE region = 'n' AND id = 1;
+UPDATE bag SET w = 'b' WHERE v IS NULL;
+DELETE FROM bag WHERE ctid = (SELECT min(ctid) FROM bag WHERE v = 1);
+UPDATE docs SET n = -n;
+UPDATE docs SET id = id + 100 WHERE id = 3;
+UPDATE full_docs SET n = -n;
+UPDATE full_docs SET id = id + 100 WHERE id = 3;
+ALTER TABLE docs ADD COLUMN more int DEFAULT 7;
+UPDATE docs SET n = 5 WHERE id = 1;
+"""
+    )
+    replica.follow()
+    assert attempts == [False, True]
+    replica.check_equal("seats", "parts", "north", "south", "bag", "docs", "full_docs")
