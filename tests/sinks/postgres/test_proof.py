@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
@@ -34,6 +35,7 @@ class Sampled:
         self._thread = threading.Thread(target=self._look)
         self.wrong: list[tuple[int, int]] = []
         self.looks = 0
+        self.full = 0  # of these, the ones that found all accounts
 
     def __enter__(self) -> Sampled:
         self._thread.start()
@@ -53,6 +55,7 @@ class Sampled:
                 continue  # it is down, or the table is not there yet
             assert row is not None
             self.looks += 1
+            self.full += row[0] == ACCOUNTS
             if row not in ((0, 0), (ACCOUNTS, ACCOUNTS * BALANCE)):
                 self.wrong.append(row)
 
@@ -89,8 +92,56 @@ def _capture_of(process: subprocess.Popen[bytes]) -> int | None:
     return None
 
 
+def _reached(target: Database) -> str | None:
+    """How far the target is, None when it does not say."""
+    try:
+        found = target.execute("SELECT lsn::text FROM pgtide.progress")
+    except psycopg.Error:
+        return None
+    return str(found[0][0]) if found else None
+
+
+class Killed:
+    """Lives of ``pgtide run`` that all end by kill -9."""
+
+    def __init__(self, config: Path, output: Path, target: Database) -> None:
+        self._config, self._output, self._target = config, output, target
+        self._dice = random.Random(11)
+        self.kills = 0
+
+    def live(self, *, blindly: bool, restart: Callable[[], None] | None = None) -> None:
+        """Until the target has come further, and capture was killed alone; or not so long."""
+        before = _reached(self._target)
+        process = _start(self._config, self._output, "run")
+        try:
+            if blindly:
+                self._wait(process, 3, 25)
+            else:
+                while _reached(self._target) in (None, before):
+                    _lives_for(process, 0.2, self._output)
+                self._wait(process, 0, 6)
+                self._kill_capture(process)
+                self._wait(process, 0, 6)
+            if restart is not None:
+                restart()
+                self._wait(process, 0, 3)
+        finally:
+            process.kill()
+            process.wait()
+            self.kills += 1
+
+    def _kill_capture(self, process: subprocess.Popen[bytes]) -> None:
+        capture = _capture_of(process)
+        if capture is not None:
+            os.kill(capture, signal.SIGKILL)
+            self.kills += 1
+
+    def _wait(self, process: subprocess.Popen[bytes], least: float, most: float) -> None:
+        _lives_for(process, self._dice.uniform(least, most), self._output)
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(2400)
 def test_a_replica_survives_everything(
     make_captured: MakeCaptured, database: Database, make_server: MakeServer, tmp_path: Path
 ) -> None:
@@ -105,30 +156,22 @@ def test_a_replica_survives_everything(
     config = tmp_path / "pgtide.yaml"
     config.write_text(json.dumps(settings))
     output = tmp_path / "run.log"
-    dice = random.Random(11)
+    killed, lives = Killed(config, output, target), 0
     with Sampled(target.url) as sampled:
         with Writers(database):
-            for kill in range(KILLS):
-                process = _start(config, output, "run")
-                try:
-                    _lives_for(process, dice.uniform(10, 28), output)
-                    alone = _capture_of(process) if kill % 3 == 2 else None
-                    if alone is not None:
-                        os.kill(alone, signal.SIGKILL)
-                        _lives_for(process, 3, output)
-                    if kill in (5, 12):
-                        server.restart("immediate")
-                finally:
-                    process.kill()
-                    process.wait()
+            while killed.kills < KILLS:
+                restart = (lambda: server.restart("immediate")) if lives in (1, 4) else None
+                killed.live(blindly=lives % 3 == 2, restart=restart)
+                lives += 1
         flushed(database)
         began = time.monotonic()
         ended = _start(config, output, "run", "--until-current").wait()
         assert ended == 0, output.read_text()[-4000:]
     assert not sampled.wrong, sampled.wrong[:5]
-    assert sampled.looks > 50
+    assert sampled.full > 50
     assert _start(config, output, "verify", "--pipeline", PIPELINE).wait() == 0, output.read_text()[
         -4000:
     ]
-    print(f"{sampled.looks} looks, caught up in {time.monotonic() - began:.0f} s")
+    took = time.monotonic() - began
+    print(f"{killed.kills} kills in {lives} lives, {sampled.full} looks, caught up in {took:.0f} s")
     target.drop()

@@ -15,7 +15,8 @@ from tests.fixtures.databases import Database
 
 ACCOUNTS = 200
 BALANCE = 1000
-COMMANDS_EVERY = 500  # rounds of a writer: about every three seconds
+PAUSE_S = 0.01  # of each writer between two rounds
+COMMANDS_EVERY = 300  # rounds of a writer: about every four seconds
 TABLES = f"""
 CREATE TABLE accounts (id int PRIMARY KEY, balance int NOT NULL, doc text);
 ALTER TABLE accounts ALTER doc SET STORAGE EXTERNAL;
@@ -60,7 +61,7 @@ class Writers:
         dice = random.Random(work.__name__)
         with self._database.connect() as connection:
             number = 0
-            while not self._stop.wait(0.004):
+            while not self._stop.wait(PAUSE_S):
                 number += 1
                 try:
                     work(connection, dice, number)
