@@ -31,7 +31,7 @@
     │   └── CheckFailed                a check found something wrong                   exit 1
     └── TransientError             the same call may succeed later
         ├── SourceUnavailable          no connection, server starting or full          exit 3
-        ├── SourceExhausted            the server gave a query up: time, space, memory exit 1
+        ├── SourceExhausted            the server gave a query up: time, space, a DROP exit 1
         │   └── Yielded                    somebody needed a table that was being read
         ├── SlotBusy                   another session holds the slot                  exit 1
         ├── LogUnavailable             the log's storage did not answer, disk full     exit 1
@@ -197,7 +197,7 @@ class SourceUnavailable(TransientError):
 
 
 class SourceExhausted(TransientError):
-    """The server gave up on a query that took too much time, space or memory."""
+    """The server gave up on a query: it took too much, or met a table that was being dropped."""
 
 
 class Yielded(SourceExhausted):

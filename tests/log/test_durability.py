@@ -87,6 +87,10 @@ def _commit(version: int) -> str:
     return f"changes/{commit_path(version)}"
 
 
+def _checksum(version: int) -> str:
+    return _commit(version).removesuffix("json") + "crc"
+
+
 def test_a_new_log_is_durable(small_log: SmallLog, calls: Calls) -> None:
     path = Path(small_log.path, "other/log")
     create_log(
@@ -124,6 +128,7 @@ def test_a_commit_is_durable_before_it_is_confirmed(small_log: SmallLog, calls: 
         ("fsync", "changes/STAGED"),
         ("link", _commit(2)),
         ("fsync", "changes/_delta_log/"),
+        ("replace", _checksum(2)),  # behind what is durable, and not durable itself
     ]
 
 
@@ -169,6 +174,7 @@ def test_a_commit_that_is_passed_is_durable_before_the_next(
         ("fsync", "changes/STAGED"),
         ("link", _commit(4)),
         ("fsync", "changes/_delta_log/"),
+        ("replace", _checksum(4)),
     ]
 
 
@@ -196,7 +202,8 @@ def test_a_checkpoint_is_durable_before_what_it_replaces_goes(
     listed = [index for index, call in enumerate(made) if call[1].startswith("changes/_removed/")]
     assert [made[index][0] for index in listed] == ["fsync", "replace", "fsync"]
     deleted = [call for call in made if call[0] == "delete"]
-    assert deleted == [("delete", _commit(v)) for v in range(version)]
+    commits = [call for call in deleted if call[1].endswith(".json")]
+    assert commits == [("delete", _commit(v)) for v in range(version)]
     assert made.index(deleted[0]) > max(listed)
 
 

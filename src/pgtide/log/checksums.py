@@ -3,18 +3,21 @@
 Delta's reader makes a snapshot of the newest version, and asks it for the table's metadata. Unless
 the version has a checksum file beside its commit, that is a job: 0.4 s of each batch of a pipeline
 on two slow cores. The protocol leaves these files to the writer's liking. They say nothing that the
-commits do not, so they are not synced, and only those of the newest versions are kept.
+commits do not, so they are not synced, and only those of the newest versions are kept. Nothing of
+them is worth a commit: where one cannot be told, there is none.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from pgtide.log.storage import Storage
 
@@ -27,10 +30,13 @@ class Checksums:
     def __init__(self, changes: Storage, table: DeltaTable) -> None:
         assert changes.local is not None
         self._directory = changes.local
-        files = table.get_add_actions(flatten=True)
-        sizes = files.column("size_bytes").to_pylist()
-        self._files, self._bytes = len(sizes), sum(sizes)
-        self._table = _table(table)
+        self._files = self._bytes = 0
+        self._known = False  # what the table consists of
+        with suppress(DeltaError, OSError):  # the handle reads as it is asked
+            sizes = table.get_add_actions(flatten=True).column("size_bytes").to_pylist()
+            self._files, self._bytes = len(sizes), sum(sizes)
+            self._table = _table(table)
+            self._known = True
 
     def see(self, action: Mapping[str, Any]) -> None:
         """Take an action of a commit into account."""
@@ -38,13 +44,17 @@ class Checksums:
             self._files += 1
             self._bytes += action["add"]["size"]
         elif "remove" in action:
+            size = action["remove"].get("size")  # which need not be told
+            self._known = self._known and size is not None
             self._files -= 1
-            self._bytes -= action["remove"]["size"]
+            self._bytes -= size or 0
 
     def write(self, version: int) -> None:
         """Say what a version is, now that its commit is there; it does without if that fails."""
+        if not self._known:
+            return
         content = {"tableSizeBytes": self._bytes, "numFiles": self._files, **self._table}
-        staged = self._directory / "_checksum.tmp"  # there is one writer
+        staged = self._directory / f"_checksum.{os.getpid()}.tmp"
         with suppress(OSError):
             staged.write_text(json.dumps(content, separators=(",", ":")))
             staged.replace(self._path(version))  # whole: a reader may come by

@@ -93,8 +93,14 @@ class LocalCommits:
 
     def _pass(self, version: int) -> None:
         """Let a commit of maintenance be, and stop at any other."""
-        lines = (self._changes.read(commit_path(version)) or b"").splitlines()
-        actions = [json.loads(line) for line in lines]
+        content = self._changes.read(commit_path(version))
+        if content is None:
+            raise LogUnavailable(
+                "a commit of the log went while it was read",
+                detail=f"Version {version} was cleaned up.",
+                hint="Capture opens the log again and goes on if it can.",
+            )
+        actions = [json.loads(line) for line in content.splitlines()]
         for action in actions:
             if action.get("txn", {}).get("appId") == app_id(self._slot):
                 raise fenced(self._changes)
@@ -109,9 +115,9 @@ class LocalCommits:
         self._saw(version, actions)
 
     def _saw(self, version: int, actions: Iterable[Mapping[str, Any]]) -> None:
-        self.version = version
         for action in actions:
             self._checksums.see(action)
+        self.version = version
 
 
 def _actions(

@@ -13,8 +13,24 @@ from pgtide.position import Lsn
 NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
+# delta-rs reads a large directory in several calls, and takes a checksum whose commit came behind
+# the first of them for a mistake of its own.
+_CHECKSUM_FIRST = "CRC file version"
+_TRIES = 3
+
+
 def open_table(storage: Storage) -> DeltaTable:
     """The newest version of a table, or why it cannot be opened."""
+    for _ in range(_TRIES - 1):
+        try:
+            return _open_table(storage)
+        except LogUnavailable as error:
+            if _CHECKSUM_FIRST not in error.detail:
+                raise
+    return _open_table(storage)
+
+
+def _open_table(storage: Storage) -> DeltaTable:
     try:
         return DeltaTable(storage.root, storage_options=storage.options)
     except TableNotFoundError:

@@ -1,5 +1,7 @@
 """The census of a batch: which tables, shapes and barriers it holds, in one small Spark job.
 
+``file_census`` takes the same from the log's files where it can, without a job.
+
 From it and the shapes of the log follow the steps of each table. Rows themselves stay where
 they are: a step says between which positions its rows lie.
 """

@@ -18,6 +18,8 @@ import pyarrow as pa
 from pyarrow import compute
 
 from pgtide.log.order import Piece, open_pieces
+from pgtide.log.reader import Log
+from pgtide.log.schema import FILE_SCHEMA
 from pgtide.log.snapshot import DataFile
 from pgtide.log.storage import Storage
 from pgtide.pipeline.census import BARRIERS, Census, Group, census_of, in_utc, mark_of
@@ -28,13 +30,14 @@ pc: Any = compute  # its stubs know fewer kinds of arguments than the functions 
 
 READ = "read"
 _PLACES = ["shape", "op", "lsn", "seq", "committed_at", "last", "unchanged"]
+_EMPTY = pa.schema([FILE_SCHEMA.field(name) for name in _PLACES]).empty_table()
 _BARRIER = ["lsn", "seq", "payload", "committed_at"]
 _TOLD = ("shape", "committed_at")
 Rows = npt.NDArray[np.int64]
 """Numbers of rows in their row group."""
 
 _NONE = -1  # in place of a shape: no id is negative
-_REMOTE_FILES = 100  # of an object store, which tasks open side by side
+REMOTE_FILES = 100  # of an object store, which tasks open side by side
 
 
 @dataclass(frozen=True)
@@ -54,22 +57,39 @@ class Between:
         """The rows of a row group that are meant."""
         if self.holds(piece):
             return piece
-        rows = piece.read([*_PLACES, "before", "payload"])
-        lsn, seq = rows["lsn"].to_numpy(), rows["seq"].to_numpy()
+        positions = piece.read(["lsn", "seq"])
+        lsn, seq = positions["lsn"].to_numpy(), positions["seq"].to_numpy()
         low, high = self.low, self.high
         from_low = (lsn > int(low.lsn)) | ((lsn == int(low.lsn)) & (seq >= low.seq))
         to_high = (lsn < int(high.lsn)) | ((lsn == int(high.lsn)) & (seq <= high.seq))
-        return replace(piece, source=rows.filter(pa.array(from_low & to_high)))
+        meant = pa.array(from_low & to_high)
+        if not pc.any(meant).as_py():
+            return replace(piece, source=_EMPTY)
+        rows = piece.read(_PLACES).filter(meant)
+        if not {*pc.unique(rows["op"]).to_pylist()}.isdisjoint(("update", *BARRIERS)):
+            rows = piece.read([*_PLACES, "before", "payload"]).filter(meant)
+        return replace(piece, source=rows)
+
+
+def census_of_log(log: Log, rows: Between) -> Census | None:
+    """The census of rows of a log; None where a job is to find out.
+
+    Any version will do: rows between two positions never change, until retention takes them.
+    """
+    snapshot = log.snapshot()
+    if rows.low > rows.high or rows.low.lsn < snapshot.complete_from:
+        return None
+    return census_of_files(log.changes, snapshot.files, rows)
 
 
 def census_of_files(changes: Storage, files: Sequence[DataFile], rows: Between) -> Census | None:
     """The census of rows; None where a job is to find out: nothing is there, or does not open."""
     mine = [file for file in files if rows.meets(file)]
-    if not mine or (changes.local is None and len(mine) > _REMOTE_FILES):
+    if not mine or (changes.local is None and len(mine) > REMOTE_FILES):
         return None
     try:
         return census_of([group for file in mine for group in _groups(changes, file, rows)])
-    except OSError:
+    except (OSError, pa.ArrowInvalid):
         return None  # Spark says what is wrong with the storage
 
 

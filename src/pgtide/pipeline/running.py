@@ -22,7 +22,7 @@ from pgtide.log.reader import Log
 from pgtide.log.storage import Storage
 from pgtide.pipeline.beginning import Beginning
 from pgtide.pipeline.delivery import Delivery
-from pgtide.pipeline.file_census import Between, census_of_files
+from pgtide.pipeline.file_census import Between, census_of_log
 from pgtide.pipeline.lease import Lease
 from pgtide.pipeline.reading import LogFrames, bounds_of
 from pgtide.pipeline.state import State
@@ -132,9 +132,7 @@ class PipelineRun:
             # A stream that was lost may have ended inside a transaction: so may chunks begin.
             bounds = bounds_of(state.position, state.chunks, number)
             frame = self._frames.between(state.version, *bounds)
-            # Any version will do: rows between two positions never change.
-            files = self._log.snapshot().files
-            census = census_of_files(self._log.changes, files, Between(*bounds))
+            census = census_of_log(self._log, Between(*bounds))
             delivery.deliver(frame, "history", number, census)
             state.chunks_done += 1
             delivery.done(state.version)

@@ -97,7 +97,7 @@ class StateFile:
 
         None where that is not known: of the first batch, or where a commit is parted.
         """
-        if batch - 1 not in self._offsets():
+        if not {batch - 1, batch} <= {*self._offsets()}:
             return None
         (begin, before), (end, index) = (self._end_of(number) for number in (batch - 1, batch))
         return range(begin, end) if before < 0 and index < 0 else None

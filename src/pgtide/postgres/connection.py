@@ -43,6 +43,9 @@ _GAVE_UP = (
     "53400",  # temp_file_limit
     "57014",  # statement_timeout
 )
+# What a query says whose table, or what belongs to it, was dropped while it looked: functions of
+# the catalog such as pg_get_publication_tables() look past its snapshot. Never translated.
+_VANISHED = ("could not open relation with OID", "cache lookup failed for")
 
 # Values that an expression does not take, and what functions raise: such messages quote values.
 _QUOTING = ("22", "P0")
@@ -166,7 +169,7 @@ def _from_sqlstate(sqlstate: str, message: str, context: str) -> PgtideError:
         )
     if sqlstate in ("22021", "22P05"):
         return _invalid_text(context)
-    if sqlstate in _GAVE_UP:
+    if sqlstate in _GAVE_UP or is_vanished(sqlstate, message):
         return SourceExhausted(message)
     if sqlstate == "42501":
         return PrivilegeMissing(message, hint=_CHECK)
@@ -185,6 +188,11 @@ def _from_sqlstate(sqlstate: str, message: str, context: str) -> PgtideError:
         detail = f"It answered SQLSTATE {sqlstate}, {_condition(sqlstate)}."
         return SourceError("the server cannot compute an expression", detail=detail)
     return SourceError(message, detail=detail)
+
+
+def is_vanished(sqlstate: str, message: str) -> bool:
+    """Whether a query failed since something was dropped meanwhile: the same may succeed now."""
+    return sqlstate == "XX000" and message.startswith(_VANISHED)
 
 
 def _condition(sqlstate: str) -> str:

@@ -93,3 +93,50 @@ UPDATE docs SET n = 5 WHERE id = 1;
     replica.follow()
     assert attempts == [False, True]
     replica.check_equal("seats", "parts", "north", "south", "bag", "docs", "full_docs")
+
+
+BETWEEN = "ALTER TYPE mood ADD VALUE 'b';\n"
+"""It can be used only behind its transaction: a unit ends there."""
+
+
+def test_sets_are_tried_where_the_order_does_not_do(replica: Replica, attempts: list[bool]) -> None:
+    """Rows of one statement that refer to each other go at once, and one by one only in part."""
+    replica.captured.run(
+        SEATS
+        + TAKEN
+        + """CREATE TYPE mood AS ENUM ('a');
+CREATE TABLE tree (id int PRIMARY KEY, parent int REFERENCES tree);
+INSERT INTO tree VALUES (1, NULL), (2, 1), (3, 2);
+"""
+    )
+    replica.follow()
+    attempts.clear()
+    replica.captured.run(SWAP)
+    replica.captured.run(BETWEEN + "DELETE FROM tree;\n")
+    replica.follow()
+    assert attempts[:2] == [False, True]
+    assert attempts[-2:] == [True, False]
+    replica.check_equal("seats", "tree")
+
+
+def test_large_tables_are_not_looked_through_for_each_event(
+    replica: Replica, attempts: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgtide.sinks.postgres.transaction.SMALL_TABLE_BYTES", 8192)
+    replica.captured.run(
+        SEATS
+        + TAKEN
+        + """CREATE TYPE mood AS ENUM ('a');
+CREATE TABLE bag (v int, w text);
+ALTER TABLE bag REPLICA IDENTITY FULL;
+INSERT INTO bag SELECT n, repeat('x', 100) FROM generate_series(1, 1000) n;
+"""
+    )
+    replica.follow()
+    attempts.clear()
+    replica.captured.run(SWAP)
+    replica.captured.run(BETWEEN + "UPDATE bag SET w = 'y' WHERE v = 1;\n")
+    replica.follow()
+    assert attempts[:2] == [False, True]
+    assert attempts[-1] is False
+    replica.check_equal("seats", "bag")

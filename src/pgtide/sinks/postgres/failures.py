@@ -10,6 +10,7 @@ import psycopg
 
 from pgtide.errors import PgtideError, TargetError, TargetUnavailable
 from pgtide.position import Position
+from pgtide.postgres.connection import is_vanished
 
 if TYPE_CHECKING:
     from pgtide.spark.layout import TableName  # Spark comes with it, and takes its time
@@ -63,7 +64,8 @@ def target_error(error: psycopg.Error, doing: str) -> PgtideError:
 def is_transient(error: psycopg.Error) -> bool:
     """Whether the same may succeed later."""
     state = error.sqlstate or ""
-    return not state or state.startswith(_TRANSIENT)
+    vanished = is_vanished(state, error.diag.message_primary or "")
+    return not state or vanished or state.startswith(_TRANSIENT)
 
 
 def is_of_a_row(error: psycopg.Error) -> bool:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pgtide.position import Position
 from pgtide.sinks.postgres.transaction import TargetTransaction
 
-FEW_ROWS = 10_000
-"""Of a unit: one event after the other takes the target about 0.1 ms, and sets of many far less."""
+IN_ORDER_ROWS = 10_000
+"""At most, of a unit: an event by itself takes the target about 0.1 ms, and in a set far less."""
 
 UNITS = 10  # that are applied in order before sets are tried again
 
@@ -25,9 +25,11 @@ class Order:
 
     def run(self, transaction: TargetTransaction, rows: int, reached: Position) -> None:
         """Apply a unit of so many rows to a target that is at ``reached``."""
-        in_order = self._left > 0 and rows < FEW_ROWS
+        in_order = self._left > 0 and rows < IN_ORDER_ROWS
         needed = transaction.run(reached, in_order=in_order)
-        if in_order:
+        if not needed:
+            self._left = 0
+        elif in_order:
             self._left -= 1
-        elif needed:
+        else:
             self._left = UNITS

@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from pgtide.config.sinks import PostgresSettings
 from pgtide.log.reader import Log
 from pgtide.pipeline.batch import Batch
-from pgtide.pipeline.file_census import Between
+from pgtide.pipeline.census import take_census
 from pgtide.pipeline.reading import LogFrames
 from pgtide.position import Position
 from pgtide.sinks.postgres.bookkeeping import read_progress, table_scope
 from pgtide.sinks.postgres.key_ranges import RangedTransaction, read_ranges
-from pgtide.sinks.postgres.parts import part_of
+from pgtide.sinks.postgres.parts import counted
 from pgtide.sinks.postgres.session import connect_target
 from pgtide.sinks.postgres.units import Unit, unit_of
 from pgtide.spark.positions import at_or_after, at_or_before
@@ -73,4 +73,4 @@ class SideBySide:
             frame = frame.filter(at_or_before(end))
         if frame is batch.frame:
             return batch
-        return part_of(batch, frame, Between(max(low, reached.next), min(high, end)), self.log)
+        return counted(batch, frame, take_census(frame))

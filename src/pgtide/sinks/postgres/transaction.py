@@ -1,8 +1,9 @@
 """One unit of a batch as one transaction of the target: rows and commands in order, progress.
 
-First the quick way: one row per key, table by table. If rows of the target are not as expected,
-or a constraint does not hold in that order, the transaction is undone and the unit is done
-again in the source's own order, event by event; and once more if a foreign key did not hold.
+The quick way is one row per key, table by table. If rows of the target are not as expected, or a
+constraint does not hold in that order, the transaction is undone and the unit is done again in the
+source's own order, event by event; and once more if a foreign key did not hold. Where the units
+before needed that order it is tried first (``order``).
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ SELECT set_config('work_mem', '64MB', true)
 WHERE pg_size_bytes(current_setting('work_mem')) < pg_size_bytes('64MB')
 """
 
+SMALL_TABLE_BYTES = 1024 * 1024  # looked through in about a millisecond
+
 
 class TargetTransaction:
     """Brings one unit into the target."""
@@ -78,18 +81,40 @@ class TargetTransaction:
     def run(self, reached: Position, *, in_order: bool = False) -> bool:
         """Apply the unit to a target that is at ``reached``; whether that went in order only.
 
-        ``in_order``: nothing else need be tried.
+        ``in_order``: that is tried first.
         """
+        if in_order and self._finds_rows() and self._went_in_order(reached):
+            return True
         try:
-            if not in_order:
-                self._attempt(reached, every=False)
-                return False
+            self._attempt(reached, every=False)
+            return False
         except Unexpected:
             pass
         except psycopg.Error as error:
             if not is_of_a_row(error) and not isinstance(error, psycopg.errors.ObjectInUse):
                 raise
         self._in_source_order(reached)
+        return True
+
+    def _finds_rows(self) -> bool:
+        """Whether no event has to look for its row for long: by an index, or in a small table."""
+        tables = [table for table in self._unit.tables if not table.once]
+        known = read_tables(self._connection, [table.rules.target for table in tables])
+        looked_through = []
+        for rows in tables:
+            table = known.get(rows.rules.target)  # none yet: a command of the unit makes it
+            if table is not None and not table.is_unique(rows.layout.key_names):
+                looked_through.append(table)
+        sizes = "SELECT sum(pg_relation_size(t)) FROM unnest(%s::oid[]) t"
+        size = self._connection.execute(sizes, [[t.oid for t in looked_through]]).fetchone()
+        small = size is not None and (size[0] or 0) < SMALL_TABLE_BYTES
+        return small and not any(table.partitioned for table in looked_through)
+
+    def _went_in_order(self, reached: Position) -> bool:
+        try:
+            self._in_order(reached)
+        except (TableRefused, psycopg.errors.ObjectInUse):
+            return False  # sets may do, as where rows of one statement refer to each other
         return True
 
     def _in_source_order(self, reached: Position) -> None:
