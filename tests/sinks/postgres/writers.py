@@ -1,9 +1,14 @@
-"""Writers for the proof: transfers that keep a sum, families with foreign keys, swaps, DDL."""
+"""Writers for the proof: transfers that keep a sum, families with foreign keys, swaps, DDL.
+
+Two minutes as fast as they can, with a breath between; then a tenth of that until they are told
+to stop, so that whatever is killed later is killed amid changes too.
+"""
 
 from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
@@ -15,7 +20,9 @@ from tests.fixtures.databases import Database
 
 ACCOUNTS = 200
 BALANCE = 1000
+FULL_PACE_S = 120.0
 PAUSE_S = 0.01  # of each writer between two rounds
+LATE_PAUSE_S = 0.1
 COMMANDS_EVERY = 300  # rounds of a writer: about every four seconds
 TABLES = f"""
 CREATE TABLE accounts (id int PRIMARY KEY, balance int NOT NULL, doc text);
@@ -59,9 +66,10 @@ class Writers:
 
     def _run(self, work: Callable[[psycopg.Connection[Any], random.Random, int], None]) -> None:
         dice = random.Random(work.__name__)
+        full_until = time.monotonic() + FULL_PACE_S
         with self._database.connect() as connection:
             number = 0
-            while not self._stop.wait(PAUSE_S):
+            while not self._stop.wait(PAUSE_S if time.monotonic() < full_until else LATE_PAUSE_S):
                 number += 1
                 try:
                     work(connection, dice, number)

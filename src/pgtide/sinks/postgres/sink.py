@@ -8,6 +8,8 @@ between two transactions, whatever was killed when.
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -43,6 +45,10 @@ from pgtide.sinks.postgres.target_tables import read_tables
 from pgtide.sinks.postgres.transaction import TargetTransaction
 from pgtide.sinks.postgres.units import Unit, units_of
 from pgtide.spark.positions import at_or_after, at_or_before
+
+SAY_EVERY_S = 10.0  # how far a batch is that takes long
+
+logger = logging.getLogger(__name__)
 
 
 class PostgresSink:
@@ -148,6 +154,7 @@ class PostgresSink:
         if any(mark.op == "ddl" for mark in wanted.census.marks):
             left_out = read_left_out(connection, wanted.scope.pipeline)
         commands = Commands(self._settings, wanted, left_out)
+        said_at = time.monotonic()
         for unit in units_of(wanted, commands, self._ahead(wanted, scope), self._log):
             self._from = unit.batch.census.low
             if self._apart(unit, scope):
@@ -158,6 +165,10 @@ class PostgresSink:
             )
             self._order.run(transaction, unit.batch.census.rows, self._reached[scope])
             self._reached[scope] = unit.high
+            if time.monotonic() - said_at > SAY_EVERY_S:
+                said_at = time.monotonic()
+                until = wanted.census.high
+                logger.info("pipeline %s is at %s in a batch until %s", scope, unit.high, until)
 
     def _refuse_mode(self, connection: SqlConnection, batch: Batch) -> None:
         """Refuse a target that the pipeline has written in another mode."""
