@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psycopg
@@ -83,12 +84,12 @@ def _lives_for(process: subprocess.Popen[bytes], seconds: float, output: Path) -
 
 
 def _capture_of(process: subprocess.Popen[bytes]) -> int | None:
-    """The child that captures: the one that is not Java."""
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    for pid in children.read_text().split() if children.exists() else ():
-        command = Path(f"/proc/{pid}/cmdline")
-        if command.exists() and b"java" not in command.read_bytes():
-            return int(pid)
+    """The child that captures, whichever thread has started it."""
+    for thread in Path(f"/proc/{process.pid}/task").iterdir():
+        with suppress(OSError):  # a thread or a child that has ended meanwhile
+            for pid in (thread / "children").read_text().split():
+                if b"pgtide.cli.attached" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    return int(pid)
     return None
 
 
@@ -131,10 +132,10 @@ class Killed:
             self.kills += 1
 
     def _kill_capture(self, process: subprocess.Popen[bytes]) -> None:
-        capture = _capture_of(process)
-        if capture is not None:
-            os.kill(capture, signal.SIGKILL)
-            self.kills += 1
+        while (capture := _capture_of(process)) is None:
+            _lives_for(process, 0.05, self._output)
+        os.kill(capture, signal.SIGKILL)
+        self.kills += 1
 
     def _wait(self, process: subprocess.Popen[bytes], least: float, most: float) -> None:
         _lives_for(process, self._dice.uniform(least, most), self._output)
@@ -173,5 +174,6 @@ def test_a_replica_survives_everything(
         -4000:
     ]
     took = time.monotonic() - began
+    assert "starting it again" in output.read_text(), "capture was killed alone"
     print(f"{killed.kills} kills in {lives} lives, {sampled.full} looks, caught up in {took:.0f} s")
     target.drop()
