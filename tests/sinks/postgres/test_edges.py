@@ -254,6 +254,23 @@ def test_values_are_not_cut(replica: Replica) -> None:
     replica.check_equal("t")
 
 
+def test_tables_that_inherit_are_not_emptied_with_others(replica: Replica) -> None:
+    replica.captured.run(
+        """CREATE TABLE base (id int PRIMARY KEY);
+CREATE TABLE heir (PRIMARY KEY (id)) INHERITS (base);
+INSERT INTO base VALUES (1);
+INSERT INTO heir VALUES (2);
+"""
+    )
+    replica.follow()
+    replica.captured.run("TRUNCATE ONLY base;\nINSERT INTO base VALUES (3);\n")
+    replica.follow()
+    replica.check_equal("ONLY base", "heir")
+    replica.captured.run("TRUNCATE base;\nINSERT INTO base VALUES (4);\n")
+    replica.follow()
+    replica.check_equal("ONLY base", "heir")
+
+
 def test_another_log(replica: Replica) -> None:
     """Its positions would mean nothing: every row would be passed over."""
     replica.captured.run("CREATE TABLE t (id int PRIMARY KEY);\n")

@@ -37,7 +37,6 @@ from pgtide.sinks.postgres.sweeping import StagedSweep, staged_sweeps
 from pgtide.sinks.postgres.target_tables import (
     disable_triggers,
     missing_table,
-    quoted_name,
     read_tables,
 )
 from pgtide.sinks.postgres.units import Command, Left, RowsOf, SweepOf, Truncate, Unit
@@ -288,7 +287,8 @@ class TargetTransaction:
             for name in action.tables:
                 self._connection.execute(f"DELETE FROM {known[name].rows}".encode())
             return
-        names = ", ".join(map(quoted_name, action.tables))
+        # Tables that inherit from one are named themselves, if they were emptied as well.
+        names = ", ".join(known[name].rows for name in action.tables)
         restart = " RESTART IDENTITY" if action.restart_identity else ""
         self._connection.execute(f"TRUNCATE {names}{restart}".encode())
 
