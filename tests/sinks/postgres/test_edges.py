@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pyspark.sql import SparkSession
 
-from pgtide.errors import TargetError
+from pgtide.errors import TargetError, TargetUnavailable
 from pgtide.postgres.connection import connect
+from pgtide.sinks.postgres.stager import Stager
 from pgtide.sinks.postgres.target_tables import enable_triggers
 from tests.fixtures.capture import MakeCaptured
 from tests.fixtures.databases import Database
@@ -269,6 +272,45 @@ INSERT INTO heir VALUES (2);
     replica.captured.run("TRUNCATE base;\nINSERT INTO base VALUES (4);\n")
     replica.follow()
     replica.check_equal("ONLY base", "heir")
+
+
+def test_settings_of_the_target(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has set for its own sessions does not hide rows, or read texts in another way."""
+    monkeypatch.setattr("pgtide.sinks.postgres.stager.BESIDE_ROWS", 1)
+    replica.captured.run(
+        "CREATE TABLE t (id int PRIMARY KEY, v int);\n"
+        "CREATE TABLE words (id int PRIMARY KEY, w text[]);\nINSERT INTO t VALUES (1, 1);\n"
+    )
+    replica.follow()
+    for setting in ("default_transaction_isolation = 'repeatable read'", "array_nulls = off"):
+        replica.target.execute(f'ALTER DATABASE "{replica.target.name}" SET {setting}')
+    replica.captured.run("UPDATE t SET v = 2;\nINSERT INTO words VALUES (1, '{a,NULL}');\n")
+    replica.follow()
+    replica.check_equal("t", "words")
+
+
+def test_staged_rows_that_are_gone(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another run of the pipeline empties stages: then nothing is said to be in the target."""
+    replica.captured.run("CREATE TABLE t (id int PRIMARY KEY);\n")
+    replica.follow()
+    stage = Stager.stage
+
+    def emptied(self: Stager, *given: Any) -> Any:
+        staged = stage(self, *given)
+        for (name,) in replica.target.execute(
+            "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables"
+            " WHERE tablename LIKE 'stage%'"
+        ):
+            replica.target.execute(f"TRUNCATE {name}")
+        return staged
+
+    replica.captured.run("INSERT INTO t VALUES (1);\n")
+    with monkeypatch.context() as patched:
+        patched.setattr(Stager, "stage", emptied)
+        with pytest.raises(TargetUnavailable, match="somebody else writes"):
+            replica.follow()
+    replica.follow()
+    replica.check_equal("t")
 
 
 def test_another_log(replica: Replica) -> None:
