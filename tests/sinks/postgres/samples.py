@@ -11,9 +11,11 @@ _INTERNAL = {
     *("gtsvector", "pg_brin_bloom_summary", "pg_brin_minmax_multi_summary", "pg_dependencies"),
     *("pg_mcv_list", "pg_ndistinct", "pg_node_tree"),
 }
+# All but pseudo-types, rows of the catalog's own tables, and arrays of others.
 _TYPES = """
-SELECT typname FROM pg_type WHERE typnamespace = 'pg_catalog'::regnamespace
-  AND typtype IN ('b', 'r', 'm') AND typcategory <> 'A' AND typname !~ '^_' ORDER BY 1
+SELECT typname FROM pg_type t WHERE typnamespace = 'pg_catalog'::regnamespace
+  AND typtype NOT IN ('p', 'c') AND NOT EXISTS (SELECT FROM pg_type WHERE typarray = t.oid)
+  AND oid < 16384 ORDER BY 1
 """
 SAMPLES: dict[str, list[str]] = {
     "aclitem": ["=r/{user}", "{user}=arwdDxt*/{user}"],
@@ -33,6 +35,7 @@ SAMPLES: dict[str, list[str]] = {
     "float8": ["NaN", "-0", "5e-324", "1.7976931348623157e308", "0.1", "Infinity"],
     "inet": ["::1/64", "0.0.0.0", "255.255.255.255/0", "::ffff:1.2.3.4"],
     "int2": ["-32768", "32767"],
+    "int2vector": ["", "1 -2 32767"],
     "int4": ["-2147483648", "2147483647"],
     "int4multirange": ["{}", "{[1,3),[7,)}"],
     "int4range": ["empty", "[1,5)", "(,)"],
@@ -58,6 +61,7 @@ SAMPLES: dict[str, list[str]] = {
     "nummultirange": ["{[-Infinity,1.10),(2.000,Infinity]}"],
     "numrange": ["(1.10,1.1000000)", "[0.00,NaN]", "empty"],
     "oid": ["0", "4294967295"],
+    "oidvector": ["4294967295 0", ""],
     "path": ["[(0,0),(1,1)]", "((0,0),(1,1),(2,0))"],
     "pg_lsn": ["0/0", "FFFFFFFF/FFFFFFFF"],
     "pg_snapshot": ["10:20:10,14,15", "1:1:"],

@@ -196,10 +196,11 @@ INSERT INTO p VALUES (60, 'b');
 
 
 def test_odd_names(replica: Replica) -> None:
-    """Quotes, percent signs, spaces: in either way of applying."""
+    """Quotes, percent signs, dollars, spaces: in either way of applying."""
     replica.captured.run(
         """CREATE SCHEMA "s %s";
-CREATE TABLE "s %s"."t ""%"" $1" ("k %(a)s" int PRIMARY KEY, "v'x" text UNIQUE, "{b}" int);
+CREATE TABLE "s %s"."t ""%"" $1" ("k %(a)s" int PRIMARY KEY, "v'x" text UNIQUE, "{b}" int,
+    "\\$pgtide$" int);
 INSERT INTO "s %s"."t ""%"" $1" VALUES (1, 'a', 1), (2, 'b', 2);
 """
     )

@@ -22,12 +22,16 @@ TYPES = """CREATE TYPE mood AS ENUM ('sad', 'it''s "ok"');
 CREATE TYPE pair AS (a int, b text);
 CREATE DOMAIN positive AS numeric(8,2) CHECK (value > 0);
 CREATE TYPE spans AS RANGE (subtype = float8);
+CREATE TYPE nested AS (p pair, ps pair[], m mood, d positive, r spans[]);
+CREATE DOMAIN moods AS mood[] CHECK (cardinality(value) < 5);
+CREATE DOMAIN whole AS nested;
 CREATE TABLE v (id int PRIMARY KEY, b bool, i2 int2, i8 int8, f4 float4, f8 float8, n numeric,
     n2 numeric(30,10), m money, t text, vc varchar(20), c char(5), qc "char", nm name, ba bytea,
     d date, ti time(3), tz timetz, ts timestamp, tsz timestamptz, iv interval, u uuid, j json,
     jb jsonb, x bit(5), vx varbit, ip inet, ci cidr, ma macaddr, p point, po polygon,
     r int4range, mr int8multirange, tq tsquery, tv tsvector, l pg_lsn, ia int[], ta text[][],
-    e mood, ea mood[], pr pair, pa pair[], dm positive, sp spans, oc regclass, o oid);
+    e mood, ea mood[], pr pair, pa pair[], dm positive, sp spans, oc regclass, o oid,
+    ne nested, nes nested[], dms positive[], ms moods, wh whole, whs whole[], smr spans_multirange);
 """
 ROWS = """INSERT INTO v (id) VALUES (0);
 INSERT INTO v VALUES (1, true, -32768, 9223372036854775807, 'NaN', '-Infinity', 'NaN',
@@ -38,7 +42,11 @@ INSERT INTO v VALUES (1, true, -32768, 9223372036854775807, 'NaN', '-Infinity', 
     '::1/64', '10.0.0.0/8', '08:00:2b:01:02:03', '(1.5,-0)', '((0,0),(1,1),(2,0))', '[1,5)',
     '{[1,3),[7,)}', '''a'' & ''b''', '''a'':1 ''b'':2A', '16/B374D848', '{1,NULL,3}',
     '{{a,"b c"},{NULL,"NULL"}}', 'it''s "ok"', '{sad,"it''s \\"ok\\""}', '(1,"a,b")',
-    '{"(1,x)","(,)"}', 12.5, '[1.5,2.5)', 'v', 42);
+    '{"(1,x)","(,)"}', 12.5, '[1.5,2.5)', 'v', 42,
+    ROW((NULL, E'"\\t\\\\,)'), ARRAY[(1, '')::pair, NULL], 'sad', NULL, '{"[1,2)",empty}'),
+    ARRAY[NULL, ROW(NULL, NULL, NULL, 0.1, NULL)::nested], '{1.00,NULL}', '{NULL,sad}',
+    ROW(NULL, NULL, 'sad', NULL, NULL), ARRAY[ROW((1, 'a'), '{}', NULL, 1, '{}')::whole],
+    '{[1.5,2.5),[7,infinity)}');
 INSERT INTO v (id, f8, n, t, ts, qc) VALUES (2, -0.0, 1e-20, 'ü€𝄞', '0044-03-15 BC', '\\377');
 UPDATE v SET e = 'sad', tv = 'z' WHERE id = 1;
 """

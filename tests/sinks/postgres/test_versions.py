@@ -12,6 +12,7 @@ from tests.fixtures.capture import MakeCaptured
 from tests.fixtures.databases import Database
 from tests.fixtures.postgres import MakeServer, binaries
 from tests.sinks.postgres.replicas import PIPELINE, Replica
+from tests.sinks.postgres.samples import write_samples
 from tests.sinks.postgres.test_values import ROWS, TYPES
 from tests.snapshot.schemas import COLUMNS, OBJECTS, SHOP
 
@@ -45,14 +46,54 @@ def test_between_releases(
     replica = Replica(spark, make_captured(first), second)
     replica.captured.run(TYPES)
     replica.captured.run(ROWS)
+    write_samples(first, "samples")
     replica.follow()
-    replica.check_equal("v")
+    replica.check_equal("v", "samples")
     replica.captured.run(EXTENSIONS)
     replica.captured.run(
         "UPDATE v SET id = id + 10;\nTRUNCATE v;\nINSERT INTO v (id) VALUES (7);\n"
     )
+    replica.captured.run("UPDATE samples SET id = -id;\n")
     replica.follow()
-    replica.check_equal("v", "e")
+    replica.check_equal("v", "e", "samples")
+
+
+@pytest.mark.slow
+@pytest.mark.versions
+def test_columns_that_are_computed(
+    spark: SparkSession, make_server: MakeServer, make_captured: MakeCaptured
+) -> None:
+    """Stored or when they are asked for, in either way of applying, made and changed by DDL."""
+    first, second = (Database.create(make_server(binaries(18))) for _ in range(2))
+    replica = Replica(spark, make_captured(first), second)
+    replica.captured.run(
+        """CREATE TABLE t (a int, twice int GENERATED ALWAYS AS (a * 2) VIRTUAL, id int PRIMARY KEY,
+    thrice int GENERATED ALWAYS AS (a * 3) STORED, doc text);
+ALTER TABLE t ALTER doc SET STORAGE EXTERNAL;
+CREATE TABLE seats (loud text GENERATED ALWAYS AS (person || '!') VIRTUAL, id int PRIMARY KEY,
+    person text UNIQUE);
+INSERT INTO seats (id, person) VALUES (1, 'ann'), (2, 'bob');
+INSERT INTO t (a, id, doc) SELECT n, n, repeat('x', 3000) FROM generate_series(1, 9) n;
+"""
+    )
+    replica.follow()
+    replica.check_equal("t", "seats")
+    replica.captured.run(
+        """UPDATE t SET a = 50 WHERE id = 1;
+UPDATE t SET id = 100 WHERE id = 2;
+ALTER TABLE t ADD COLUMN later int GENERATED ALWAYS AS (a + 1) VIRTUAL;
+INSERT INTO t (a, id) VALUES (7, 70);
+ALTER TABLE t ALTER COLUMN twice SET EXPRESSION AS (a * 20);
+UPDATE t SET a = a + 1;
+ALTER TABLE t ALTER COLUMN thrice DROP EXPRESSION;
+UPDATE t SET thrice = 5 WHERE id = 3;
+UPDATE seats SET person = NULL WHERE id = 1;
+UPDATE seats SET person = 'ann' WHERE id = 2;
+UPDATE seats SET person = 'bob' WHERE id = 1;
+"""
+    )
+    replica.follow()
+    replica.check_equal("t", "seats")
 
 
 BEFORE = """

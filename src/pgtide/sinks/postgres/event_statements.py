@@ -5,7 +5,6 @@ An event finds its row by the key that the row had before it, ``o…``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,7 +13,6 @@ from psycopg import sql
 from pgtide.position import Position
 from pgtide.sinks.postgres.stages import Stage
 from pgtide.sinks.postgres.statements import Chosen, Statements, quoted
-from pgtide.sinks.postgres.target_tables import TargetColumn
 
 _HERE = "s.lsn = event.lsn AND s.seq = event.seq AND s.load = event.load"
 CONFLICT = "PGT01"
@@ -95,7 +93,8 @@ END IF;"""
 IF event.kind = 'd' THEN
     DELETE FROM {self.table.rows} t WHERE (t.tableoid, t.ctid) = (
         SELECT t.tableoid, t.ctid FROM {self.table.rows} t, {self.stage.name} s
-        WHERE {_HERE} AND s.copies = -1 AND {here} = {there} LIMIT 1);
+        WHERE {_HERE} AND s.copies = -1 AND {here} = {there}
+        {self._same_print} LIMIT 1);
     GET DIAGNOSTICS touched = ROW_COUNT;
     {self._changed_along}
     IF touched = 0 AND {self._expected} THEN
@@ -104,7 +103,7 @@ IF event.kind = 'd' THEN
 ELSIF in_place = event.seq THEN
     in_place := NULL;
 ELSE
-    INSERT INTO {self.table.name} ({self._names}) OVERRIDING SYSTEM VALUE
+    INSERT INTO {self.table.name} {self._named} OVERRIDING SYSTEM VALUE
     SELECT {self._values} FROM {self.stage.name} s WHERE {_HERE} AND s.copies = 1;
 END IF;"""
 
@@ -143,16 +142,6 @@ END IF;"""
         END IF;
     END IF;"""
 
-    def _there_is(self, columns: Sequence[tuple[int, TargetColumn]]) -> str:
-        return self._printed([f"t.{quoted(column.name)}" for _, column in columns])
-
-    def _staged(self, columns: Sequence[tuple[int, TargetColumn]]) -> str:
-        return self._printed([f"({self._value(i, column)})" for i, column in columns])
-
-    @cached_property
-    def _names(self) -> str:
-        return ", ".join(quoted(column.name) for _, column in self.columns)
-
     @cached_property
     def _values(self) -> str:
         return ", ".join(self._value(index, column) for index, column in self.columns)
@@ -167,7 +156,7 @@ END IF;"""
     @cached_property
     def _insert(self) -> str:
         return (
-            f"INSERT INTO {self.table.name} ({self._names}) OVERRIDING SYSTEM VALUE"
+            f"INSERT INTO {self.table.name} {self._named} OVERRIDING SYSTEM VALUE"
             f" SELECT {self._values} FROM {self.stage.name} s WHERE {_HERE};"
         )
 

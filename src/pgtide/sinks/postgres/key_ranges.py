@@ -26,6 +26,7 @@ from pgtide.sinks.postgres.bookkeeping import read_progress
 from pgtide.sinks.postgres.failures import is_of_a_row
 from pgtide.sinks.postgres.session import connect_target
 from pgtide.sinks.postgres.staged_rows import StagedRows, TableRows
+from pgtide.sinks.postgres.stager import Copied
 from pgtide.sinks.postgres.statements import RANGES, Chosen
 from pgtide.sinks.postgres.target_tables import TargetTable, disable_triggers, read_tables
 from pgtide.sinks.postgres.transaction import TargetTransaction
@@ -106,11 +107,11 @@ class RangedTransaction(TargetTransaction):
             return super().run(reached, in_order=in_order)
         rows = self._rows(self._unit.tables)
         self._stager.prepare([rows])
-        loads = self._stager.stage(rows)
+        copied = self._stager.stage(rows)
         with self._connection.transaction():
             self._begin(reached)
             self._quieten()
-        self._ranges = self._side_by_side(rows, loads, reached)
+        self._ranges = self._side_by_side(rows, copied, reached)
         if self._ranges:  # in the source's order, each range as it was before
             self._in_source_order(reached)
             return True
@@ -163,21 +164,22 @@ class RangedTransaction(TargetTransaction):
             if self._settings.replication_role == "origin":
                 disable_triggers(self._connection, table)
 
-    def _side_by_side(self, rows: StagedRows, loads: list[int], reached: Position) -> list[int]:
+    def _side_by_side(self, rows: StagedRows, copied: Copied, reached: Position) -> list[int]:
         """Bring ranges into the table; those that have to be done in the source's order."""
         left = [number for number in range(RANGES) if number not in self._ahead]
         if not left:
             return []
         with ThreadPoolExecutor(len(left), thread_name_prefix="pgtide-range") as pool:
-            done = {n: pool.submit(self._range, n, rows, loads, reached) for n in left}
+            done = {n: pool.submit(self._range, n, rows, copied, reached) for n in left}
         return [number for number, future in done.items() if not _succeeded(future)]
 
-    def _range(self, number: int, rows: StagedRows, loads: list[int], reached: Position) -> None:
+    def _range(self, number: int, rows: StagedRows, copied: Copied, reached: Position) -> None:
         url = self._settings.url.reveal()
         with closing(connect_target(url)) as connection, connection.transaction():
             self._expect(read_progress(connection, self._scope, "FOR SHARE"), reached)
             self._set_up(connection)
-            chosen = Chosen(loads, [number])
+            copied.expect(connection)
+            chosen = Chosen(copied.loads, [number])
             Applier(connection, self._batch, rows, chosen, self._settings).apply(0)
             noted = connection.execute(
                 "INSERT INTO pgtide.ranges VALUES (%s, %s, %s, %s, %s) ON CONFLICT DO NOTHING",

@@ -26,7 +26,6 @@ from pgtide.sinks.postgres.late_keys import late_keys
 from pgtide.sinks.postgres.target_tables import Cascades, read_cascades, unlocked
 
 _BLOCK = """
-DO $pgtide$
 #variable_conflict use_column
 DECLARE
     event record;
@@ -57,7 +56,6 @@ EXCEPTION WHEN integrity_constraint_violation OR data_exception OR program_limit
                               SQLSTATE, 'constraint', broken, 'key', refused)::text;
     END;
 END
-$pgtide$
 """
 
 
@@ -127,7 +125,8 @@ class OrderedApplier(Applier):
             with ExitStack() as stack:
                 for one, names in identities:
                     stack.enter_context(unlocked(self.connection, one.table, names))
-                self.connection.execute(block.encode())
+                # Quoted like a value: names may hold whatever else could end it.
+                self.connection.execute(sql.SQL("DO {}").format(sql.Literal(block)))
         except psycopg.Error as error:
             if error.sqlstate != CONFLICT:
                 raise

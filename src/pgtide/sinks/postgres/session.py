@@ -5,6 +5,17 @@ from __future__ import annotations
 from pgtide.errors import PgtideError, TargetError, TargetUnavailable, TransientError
 from pgtide.postgres.connection import SqlConnection, connect, no_timeouts
 
+# What a target may have set otherwise for its database or the role.
+_PINS = (
+    # That a table is there already, or is truncated with others, need not be told.
+    "SET client_min_messages = warning;"
+    " SET row_security = off;"  # an error where it would hide rows
+    # What tasks stage while a transaction goes on is seen by it.
+    " SET default_transaction_isolation = 'read committed';"
+    # How texts are read: NULL among the elements of an array is none, XML need be no document.
+    " SET array_nulls = on; SET xmloption = content"
+)
+
 
 def connect_target(
     url: str, application_name: str = "pgtide", *, pipeline: str = ""
@@ -27,8 +38,6 @@ def connect_target(
             detail=detail,
             hint=f"Correct {where}, or the rights of its role.",
         ) from error
-    # That a table is there already, or is truncated with others, need not be told.
-    connection.execute("SET client_min_messages = warning")
-    connection.execute("SET row_security = off")  # an error where it would hide rows
+    connection.execute(_PINS)
     no_timeouts(connection)
     return connection

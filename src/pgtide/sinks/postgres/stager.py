@@ -9,19 +9,47 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from pgtide.errors import TargetUnavailable
 from pgtide.log.reader import Log
 from pgtide.pipeline.reading import LogFrames
 from pgtide.postgres.connection import SqlConnection
 from pgtide.postgres.references import read_references
 from pgtide.sinks.postgres.copying import stage_lines
 from pgtide.sinks.postgres.staged_rows import StagedRows, TableRows
-from pgtide.sinks.postgres.stages import prepare_stages
+from pgtide.sinks.postgres.stages import Stage, prepare_stages
+from pgtide.sinks.postgres.statements import Chosen
 from pgtide.sinks.postgres.sweeping import StagedSweep
 from pgtide.sinks.postgres.target_tables import read_tables
 from pgtide.sinks.postgres.units import RowsOf, Unit
 
 ANALYZED = 5000  # rows of a batch, from which on the planner is told about stages
 BESIDE_ROWS = 20_000  # added by a unit, from which on a job of their own is worth while
+
+
+@dataclass(frozen=True)
+class Copied:
+    """What tasks have brought into stages."""
+
+    stages: Sequence[Stage]
+    loads: list[int]  # those that count
+    rows: int
+
+    def expect(self, connection: SqlConnection) -> None:
+        """Make sure that all of it is there, and stays there until this transaction ends.
+
+        A second run of the pipeline empties stages before it finds out that it is one.
+        """
+        if not self.stages:
+            return
+        chosen = Chosen(self.loads)
+        counts = (f"SELECT count(*) FROM {s.name} s WHERE {chosen.of(s)}" for s in self.stages)
+        query = f"SELECT sum(n) FROM ({' UNION ALL '.join(counts)}) AS counted(n)"
+        if connection.execute(query.encode()).fetchone() != (self.rows,):
+            raise TargetUnavailable(
+                "somebody else writes to the target",
+                detail="Rows that were staged are not there any more.",
+                hint="Let one process run the pipeline: pgtide status",
+            )
 
 
 @dataclass(frozen=True)
@@ -42,21 +70,18 @@ class Stager:
         if stages:
             prepare_stages(self.connection, self.scope, stages)
 
-    def stage(self, rows: StagedRows, sweeps: Sequence[StagedSweep] = ()) -> list[int]:
-        """Bring rows, and keys that sweeps spare, to where the target has them at hand.
-
-        The result are the loads that count.
-        """
-        loads, count = self.copy(rows, sweeps)
-        if count > ANALYZED:
+    def stage(self, rows: StagedRows, sweeps: Sequence[StagedSweep] = ()) -> Copied:
+        """Bring rows, and keys that sweeps spare, to where the target has them at hand."""
+        copied = self.copy(rows, sweeps)
+        if copied.rows > ANALYZED:
             known = rows.stages.values()
             new = {stage for stage, t in known if t.as_they_are and not t.traits.reads}
             joined = {stage for stage, _ in known} - new  # what is only read through needs no plan
             for stage in joined | {sweep.stage for sweep in sweeps if sweep.stage is not None}:
                 self.connection.execute(stage.analyze().encode())
-        return loads
+        return copied
 
-    def copy(self, rows: StagedRows, sweeps: Sequence[StagedSweep] = ()) -> tuple[list[int], int]:
+    def copy(self, rows: StagedRows, sweeps: Sequence[StagedSweep] = ()) -> Copied:
         """The same, telling the planner nothing; needs no connection of the driver."""
         targets = {stage: table.rules.target for stage, table in rows.stages.values()}
         spared = []
@@ -65,10 +90,10 @@ class Stager:
                 targets[sweep.stage] = sweep.table
                 spared.append(sweep.spared(self.frames, self.log.snapshot()))
         if not targets:
-            return [], 0
+            return Copied((), [], 0)
         destinations = {stage.number: stage.destination(table) for stage, table in targets.items()}
         lines = rows.lines(self.unit.batch.frame, spared)
-        return stage_lines(lines, self.url, destinations)
+        return Copied([*targets], *stage_lines(lines, self.url, destinations))
 
     def added_last(self, tables: Sequence[TableRows]) -> list[TableRows]:
         """Tables that only get rows, many of them, which no other of the unit refers to."""

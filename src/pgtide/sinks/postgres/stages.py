@@ -30,6 +30,7 @@ _OWN_TYPES = ("int", "bigint", "bigint", '"char"', '"char"', "int", "int[]")
 # Names of objects, which need not be there yet when rows are staged: regproc, regclass, …
 NAMES_OF_OBJECTS = frozenset({24, 2202, 2203, 2204, 2205, 2206, 3734, 3769, 4089, 4096, 4191})
 KEPT_BYTES = 2 << 20  # of a stage; reading past them takes a few milliseconds
+NOTHING = "nothing"  # in the place of the values of a table without columns
 LOAD = "pgtide.load"  # the setting with the number of a task's load
 
 
@@ -65,6 +66,7 @@ class Stage:
         """SQL: the table, empty."""
         own = [f"{name} {kind}" for name, kind in zip(OWN, _OWN_TYPES, strict=True)]
         values = [f"v{index} {self._type(index)}" for index in range(len(self.columns))]
+        values = values or [f"{NOTHING} text"]
         origin = [f"o{index} {self._type(index)}" for index in self._origin]
         load = f"load bigint DEFAULT current_setting('{LOAD}')::bigint"
         return (
@@ -85,7 +87,7 @@ class Stage:
 
     def copy(self) -> str:
         """SQL: takes the lines of ``staged_rows``."""
-        values = [f"v{index}" for index in range(len(self.columns))]
+        values = [f"v{index}" for index in range(len(self.columns))] or [NOTHING]
         origin = [f"o{index}" for index in self._origin]
         return f"COPY {self.name} ({', '.join([*OWN, *values, *origin])}) FROM STDIN"
 

@@ -6,7 +6,7 @@ statement without parameters may have any name in it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -174,27 +174,24 @@ class Statements:
 
     def copy(self) -> str:
         """Takes the values of rows straight into the table, texts as they are."""
-        names = ", ".join(quoted(column.name) for _, column in self.columns)
-        return f"COPY {self.table.name} ({names}) FROM STDIN"
+        return f"COPY {self.table.name} {self._named} FROM STDIN"
 
     # -- rows without a key ---------------------------------------------------------------
 
     def insert_copies(self) -> str:
-        names = ", ".join(quoted(column.name) for _, column in self.columns)
         values = ", ".join(self._value(index, column) for index, column in self.columns)
         return (
-            f"INSERT INTO {self.table.name} ({names}) OVERRIDING SYSTEM VALUE SELECT {values}"
+            f"INSERT INTO {self.table.name} {self._named} OVERRIDING SYSTEM VALUE SELECT {values}"
             f" FROM {self.stage.name} s, generate_series(1, coalesce(s.copies, 1))"
             f" WHERE {self.chosen} AND s.kind = 'u'"
         )
 
     def delete_copies(self) -> str:
         """So many of the rows that are equal in all columns."""
-        here = self._printed([f"t.{quoted(column.name)}" for _, column in self.columns])
-        there = self._printed([f"({self._value(i, column)})" for i, column in self.columns])
+        here, there = self._there_is(self.columns), self._staged(self.columns)
         found = (
             f"SELECT t.tableoid AS at_table, t.ctid AS at_row, s.copies,"
-            f" row_number() OVER (PARTITION BY s.ctid) AS number"
+            f" row_number() OVER (PARTITION BY s.ctid {self._same_print}) AS number"
             f" FROM {self.table.rows} t JOIN {self.stage.name} s ON {here} = {there}"
             f" WHERE {self.chosen} AND s.kind = 'd'"
         )
@@ -242,9 +239,30 @@ class Statements:
             return f"{kept}::{self.stage.columns[index].type_name}"
         return f"{kept}::text"
 
-    @staticmethod
-    def _printed(values: list[str]) -> str:
-        return f"ROW({', '.join(f'{value}::text' for value in values)})::text"
+    @property
+    def _named(self) -> str:
+        """The columns that take values; a table may have none."""
+        names = ", ".join(quoted(column.name) for _, column in self.columns)
+        return f"({names})" if names else ""
+
+    def _there_is(self, columns: Sequence[tuple[int, TargetColumn]]) -> str:
+        return _row(f"t.{quoted(column.name)}::text" for _, column in columns)
+
+    def _staged(self, columns: Sequence[tuple[int, TargetColumn]]) -> str:
+        return _row(f"({self._value(index, column)})::text" for index, column in columns)
+
+    @cached_property
+    def _same_print(self) -> str:
+        """Which of equal rows without a key comes first: that which is printed alike, too.
+
+        As a text a bpchar is without the blanks at its end; types of others may say anything.
+        """
+        loose = [(i, c) for i, c in self.columns if c.type == "bpchar" or not self.stage.typed[i]]
+        if not loose:
+            return ""
+        here = _row(f"t.{quoted(column.name)}" for _, column in loose)
+        there = _row(self._value(index, column) for index, column in loose)
+        return f"ORDER BY {here} = {there} DESC"
 
 
 def counting(stage: Stage, chosen: Chosen) -> str:
@@ -263,6 +281,11 @@ def counting(stage: Stage, chosen: Chosen) -> str:
     counts.append("coalesce(-sum(s.copies) FILTER (WHERE s.kind = 'd'), 0)")
     found = ", ".join(["s.segment", *counts])
     return f"SELECT {found} FROM {stage.name} s WHERE {chosen.of(stage)} GROUP BY 1"
+
+
+def _row(values: Iterable[str]) -> str:
+    """Values as one text."""
+    return f"ROW({', '.join(values)})::text"
 
 
 def _known(known: str) -> str:

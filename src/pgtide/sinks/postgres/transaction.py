@@ -31,13 +31,12 @@ from pgtide.sinks.postgres.loading import Loader, close_load, load_rows, open_lo
 from pgtide.sinks.postgres.ordered import OrderedApplier
 from pgtide.sinks.postgres.refused_lines import Destination
 from pgtide.sinks.postgres.staged_rows import StagedRows, TableRows
-from pgtide.sinks.postgres.stager import Stager
+from pgtide.sinks.postgres.stager import Copied, Stager
 from pgtide.sinks.postgres.statements import Chosen, Statements
 from pgtide.sinks.postgres.sweeping import StagedSweep, staged_sweeps
 from pgtide.sinks.postgres.target_tables import (
     disable_triggers,
     missing_table,
-    quoted_name,
     read_tables,
 )
 from pgtide.sinks.postgres.units import Command, Left, RowsOf, SweepOf, Truncate, Unit
@@ -147,12 +146,14 @@ class TargetTransaction:
         added = self._rows(last)
         sweeps = [sweep for sweeps in self._sweeps.values() for sweep in sweeps]
         self._stager.prepare([rows, added], sweeps)
-        chosen = Chosen(self._stager.stage(rows, sweeps), self._ranges)
+        copied = self._stager.stage(rows, sweeps)
+        chosen = Chosen(copied.loads, self._ranges)
         given = (self._connection, self._batch, rows, chosen, self._settings)
         applier = OrderedApplier(*given, late=late) if every else Applier(*given)
         with ThreadPoolExecutor(1, "pgtide-stage") as beside, self._connection.transaction():
             staged = beside.submit(self._stager.copy, added)
             self._begin(reached)
+            copied.expect(self._connection)
             for action in self._unit.actions:
                 match action:
                     case RowsOf():
@@ -165,16 +166,17 @@ class TargetTransaction:
                         self._unit.commands.leave(self._connection, at, partition, root)
                     case _:
                         self._change(action, applier)
-            self._add(added, *staged.result())
+            self._add(added, staged.result())
             self._end()
 
     def _rows(self, tables: Sequence[TableRows], *, every: bool = False) -> StagedRows:
         return StagedRows(self._scope, tables, self._unit.cuts, every)
 
-    def _add(self, rows: StagedRows, loads: Sequence[int], count: int) -> None:
+    def _add(self, rows: StagedRows, copied: Copied) -> None:
         """Bring in rows that were staged while others were applied."""
-        if count:
-            chosen = Chosen(loads, self._ranges)
+        copied.expect(self._connection)
+        if copied.rows:
+            chosen = Chosen(copied.loads, self._ranges)
             Applier(self._connection, self._batch, rows, chosen, self._settings).apply(0)
 
     @property
@@ -288,7 +290,8 @@ class TargetTransaction:
             for name in action.tables:
                 self._connection.execute(f"DELETE FROM {known[name].rows}".encode())
             return
-        names = ", ".join(map(quoted_name, action.tables))
+        # Tables that inherit from one are named themselves, if they were emptied as well.
+        names = ", ".join(known[name].rows for name in action.tables)
         restart = " RESTART IDENTITY" if action.restart_identity else ""
         self._connection.execute(f"TRUNCATE {names}{restart}".encode())
 
