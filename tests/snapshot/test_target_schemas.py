@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from pgtide.errors import ConfigError, TargetError
+from pgtide.errors import ConfigError, TargetError, TargetUnavailable
 from pgtide.position import Lsn
 from pgtide.postgres.connection import connect
 from pgtide.postgres.embedded import bundled_bin_dir
-from pgtide.sinks.postgres.after_rows import run_after_rows
+from pgtide.sinks.postgres.after_rows import run_after_rows, store_after_rows
+from pgtide.sinks.postgres.bookkeeping import prepare
 from tests.fixtures.capture import Captured, MakeCaptured
 from tests.fixtures.databases import Database, Server
 from tests.fixtures.postgres import MakeServer, binaries
@@ -140,6 +141,17 @@ def test_what_fails_after_the_rows_names_itself(shop: Captured, target: Database
     assert target.execute("SELECT count(*) > 10 FROM pgtide.after_rows") == [(True,)]
     target.execute("DELETE FROM shop.customers WHERE id = 2")
     assert finish(target) > 10
+
+
+def test_what_fails_after_the_rows_for_a_passing_reason(target: Database) -> None:
+    """A deadlock, a server that gave up or may not write, a disk: tried again, never final."""
+    with target.connect() as connection:
+        prepare(connection)
+        for state in ("40P01", "57014", "25006", "58030", "53100"):
+            raising = f"DO $$BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{state}'; END$$"
+            store_after_rows(connection, "replica", [raising])
+            with pytest.raises(TargetUnavailable, match="did not make"), connection.transaction():
+                run_after_rows(connection, "replica")
 
 
 def test_roles_that_the_target_lacks(
