@@ -187,6 +187,13 @@ def test_two_pipelines_with_one_target(shop: Captured, target: Database) -> None
         copying.run()
 
 
+def test_a_target_that_is_the_source(shop: Captured) -> None:
+    """Its own tables are in the way then; nobody is told to drop them."""
+    with pytest.raises(ConfigError, match="is the source") as raised:
+        Copying(config_of(shop, shop.database.tcp_url)).run()
+    assert "drop" not in raised.value.hint
+
+
 def test_the_least_rights(
     make_captured: MakeCaptured, database: Database, target: Database
 ) -> None:

@@ -29,8 +29,10 @@ from pgtide.sinks.postgres.target_schema import TargetSchema
 from pgtide.snapshot.keeper import APPLICATION, Held
 from pgtide.snapshot.tables import Selection
 
+# A copy of a server has its identifier, but was not started in the same microsecond.
 _DATABASE = """
-SELECT (SELECT system_identifier FROM pg_control_system()), current_database()
+SELECT (SELECT system_identifier FROM pg_control_system()), pg_postmaster_start_time(),
+       current_database()
 """
 
 
@@ -50,10 +52,16 @@ class TargetSchemas:
             refuse_changed_layouts(name, settings, selection)
         with connect(self.config.source.url.reveal(), application_name=APPLICATION) as source:
             find_pg_dump(source.info.server_version // 10_000)
+            source_database = source.execute(_DATABASE).fetchone()
         seen: dict[object, str] = {}
         for name in self.pipelines:
             with self._connect(name) as target:
                 database = target.execute(_DATABASE).fetchone()
+            if database == source_database:
+                raise ConfigError(
+                    f"the target of pipeline {name} is the source",
+                    hint=f"Name another database in pipelines.{name}.sink.url.",
+                )
             if database in seen:
                 raise ConfigError(
                     f"pipelines {seen[database]} and {name} have the same target",
