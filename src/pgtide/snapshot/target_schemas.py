@@ -18,6 +18,9 @@ from pgtide.config import Config, TablePatterns
 from pgtide.config.model import Pipeline
 from pgtide.errors import ConfigError, TargetUnavailable
 from pgtide.log.reader import Log
+from pgtide.log.storage import Storage
+from pgtide.pipeline.lease import Lease
+from pgtide.pipeline.state_file import StateFile
 from pgtide.position import Lsn, Position
 from pgtide.postgres.catalog import selects
 from pgtide.postgres.connection import SqlConnection, connect, translate
@@ -121,8 +124,11 @@ class TargetSchemas:
                     targets[name].execute("BEGIN")
                     schema.check(targets[name])
                     schema.begin(targets[name], name, position, log)
+                stack.enter_context(Lease(self._storage, name))
             yield
             for name, target in targets.items():
+                # Where a pipeline was, and what was parked, is of a target that is there no more.
+                StateFile(self._storage, name).drop()
                 try:
                     target.execute("COMMIT")
                 except psycopg.Error as exc:
@@ -131,6 +137,10 @@ class TargetSchemas:
                         detail=f"The snapshot is in the log; the target: {translate(exc).message}.",
                         hint=f"Run: pgtide snapshot --schema --pipeline {name}",
                     ) from exc
+
+    @property
+    def _storage(self) -> Storage:
+        return Storage(self.config.log.path, self.config.log.storage)
 
     def _connect(self, name: str) -> SqlConnection:
         return connect_target(self.config, name, application_name=APPLICATION)
