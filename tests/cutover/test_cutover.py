@@ -254,8 +254,8 @@ def test_a_source_that_was_read_only_before(replica: Replica) -> None:
         assert outcome.ready is ready, outcome.checks
         with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
             database.execute(INSERT)
-        assert outcome.undo is not None
         replica.target.execute("DELETE FROM pgtide.after_rows")
+    assert outcome.undo is not None
     database.execute(outcome.undo)
     database.execute(INSERT)
 
