@@ -38,8 +38,9 @@ def test_what_needs_no_spark(
     assert "pipeline lake has no Postgres target" in capsys.readouterr().err
     assert pgtide([*config, "cutover", "--pipeline", "past"]) == 2
     assert "pipeline past writes a history" in capsys.readouterr().err
-    assert pgtide([*config, "cutover", "--wait", "5"]) == 2
-    assert "is not a duration" in capsys.readouterr().err
+    for option in ("--wait", "--until-quiet"):
+        assert pgtide([*config, "cutover", option, "5"]) == 2
+        assert "is not a duration" in capsys.readouterr().err
     assert pgtide([*config, "cutover", "--sequences-only"]) == 1
     assert "the target does not have them: public.t_id_seq" in capsys.readouterr().out
     target.execute("CREATE SEQUENCE t_id_seq")

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from pgtide.config.connection_string import ConnectionString
 from pgtide.cutover.cutting_over import Cutover, Outcome, Settings, document
+from pgtide.cutover.unapplied import first_write
 from pgtide.errors import PipelineError, TargetError
 from pgtide.log.refreshes import Refresh, RefreshStore
 from pgtide.log.storage import Storage
@@ -165,6 +166,41 @@ def test_writers_are_seen(replica: Replica) -> None:
         assert "somebody writes to the source" in told(outcome, "quiet").message
 
 
+def test_writes_are_waited_for_until_they_stop(replica: Replica) -> None:
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.wait(0.1):
+            replica.captured.run(INSERT)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        outcome = cut_over(replica, quiet_s=1.0, wait_s=3.0)
+        assert list(levels(outcome)) == ["target", "lag", "writes"]
+        assert "writes did not stop within 3 s" in told(outcome, "writes").message
+        threading.Timer(3, stop.set).start()
+        outcome = cut_over(replica, quiet_s=1.0)
+        assert stop.is_set()
+        assert outcome.ready, outcome.checks
+        assert told(outcome, "writes").message == "no table was changed for 1 s"
+    finally:
+        stop.set()
+        writer.join()
+    replica.check_equal("orders")
+
+
+def test_a_commit_that_begins_where_the_wal_ended(replica: Replica) -> None:
+    """Its record is the next one behind the position that was asked for: that is later."""
+    replica.captured.run(INSERT)
+    replica.captured.capture()
+    at = replica.captured.events("insert")[-1].position.lsn
+    written = first_write(replica.config(), PIPELINE, at, Lsn(at + 1))
+    assert written is not None
+    assert written.lsn == at
+    assert first_write(replica.config(), PIPELINE, Lsn(at + 1), Lsn(at + 100)) is None
+
+
 def test_read_only_stops_writers_and_stays(replica: Replica) -> None:
     database = replica.captured.database
     with database.connect() as idle, database.connect(autocommit=False) as writing:
@@ -206,6 +242,22 @@ def test_a_source_is_given_back(replica: Replica) -> None:
         during[0].execute("SELECT 1")
     setting = "SELECT count(*) FROM pg_db_role_setting s JOIN pg_database d ON d.oid = setdatabase"
     assert database.execute(f"{setting} WHERE datname = current_database()") == [(0,)]
+
+
+def test_a_source_that_was_read_only_before(replica: Replica) -> None:
+    """As a cutover leaves it that was killed, or was well: what makes it writable is told again."""
+    database = replica.captured.database
+    database.execute(f"ALTER DATABASE {database.name} SET default_transaction_read_only = 'true'")
+    replica.target.execute("INSERT INTO pgtide.after_rows VALUES ('replica', 1, 'SELECT 1')")
+    for ready in (False, True):
+        outcome = cut_over(replica, read_only=True)
+        assert outcome.ready is ready, outcome.checks
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+            database.execute(INSERT)
+        replica.target.execute("DELETE FROM pgtide.after_rows")
+    assert outcome.undo is not None
+    database.execute(outcome.undo)
+    database.execute(INSERT)
 
 
 def test_an_earlier_setting_comes_back(replica: Replica) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from pgtide.errors import ConfigError, EnvironmentMissing
 from pgtide.postgres.connection import connect
 from pgtide.postgres.embedded import bundled_bin_dir
-from pgtide.postgres.pg_dump import connection_of, find_pg_dump, major_of
+from pgtide.postgres.pg_dump import connection_of, dump_schema, find_pg_dump, major_of
 from tests.fixtures.databases import Database
 
 
@@ -46,3 +48,21 @@ def test_secrets_are_no_arguments(database: Database) -> None:
             assert again.info.dbname == database.name
         with pytest.raises(ConfigError, match="sslpassword"):
             connection_of(f"{url}&sslpassword=secret", session)
+
+
+def test_ctrl_c_is_not_for_it(database: Database, tmp_path: Path) -> None:
+    """A terminal sends it to a whole group of processes; we end cleanly, without its help."""
+    program = tmp_path / "pg_dump"
+    program.write_text(f"#!{sys.executable}\nimport os\nprint(os.getpgrp())\n")
+    program.chmod(0o755)
+    with connect(database.url) as session:
+        group = dump_schema(
+            program,
+            database.url,
+            session,
+            section="pre-data",
+            snapshot="",
+            exclude_schemas=(),
+            exclude_tables=(),
+        )
+    assert int(group) != os.getpgrp()

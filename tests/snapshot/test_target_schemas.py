@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from pgtide.errors import ConfigError, TargetError
+from pgtide.errors import ConfigError, TargetError, TargetUnavailable
 from pgtide.position import Lsn
 from pgtide.postgres.connection import connect
 from pgtide.postgres.embedded import bundled_bin_dir
-from pgtide.sinks.postgres.after_rows import run_after_rows
+from pgtide.sinks.postgres.after_rows import run_after_rows, store_after_rows
+from pgtide.sinks.postgres.bookkeeping import prepare
 from tests.fixtures.capture import Captured, MakeCaptured
 from tests.fixtures.databases import Database, Server
 from tests.fixtures.postgres import MakeServer, binaries
@@ -142,6 +143,17 @@ def test_what_fails_after_the_rows_names_itself(shop: Captured, target: Database
     assert finish(target) > 10
 
 
+def test_what_fails_after_the_rows_for_a_passing_reason(target: Database) -> None:
+    """A deadlock, a server that gave up or may not write, a disk: tried again, never final."""
+    with target.connect() as connection:
+        prepare(connection)
+        for state in ("40P01", "57014", "25006", "58030", "53100"):
+            raising = f"DO $$BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{state}'; END$$"
+            store_after_rows(connection, "replica", [raising])
+            with pytest.raises(TargetUnavailable, match="did not make"), connection.transaction():
+                run_after_rows(connection, "replica")
+
+
 def test_roles_that_the_target_lacks(
     shop: Captured, make_server: MakeServer, target: Database
 ) -> None:
@@ -173,6 +185,13 @@ def test_two_pipelines_with_one_target(shop: Captured, target: Database) -> None
     copying.schemas.pipelines = ["replica", "again"]
     with pytest.raises(ConfigError, match="same target"):
         copying.run()
+
+
+def test_a_target_that_is_the_source(shop: Captured) -> None:
+    """Its own tables are in the way then; nobody is told to drop them."""
+    with pytest.raises(ConfigError, match="is the source") as raised:
+        Copying(config_of(shop, shop.database.tcp_url)).run()
+    assert "drop" not in raised.value.hint
 
 
 def test_the_least_rights(

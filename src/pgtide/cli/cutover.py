@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,7 +17,7 @@ from pgtide.errors import ConfigError
 
 if TYPE_CHECKING:
     from pgtide.config import Config
-    from pgtide.cutover.cutting_over import Outcome
+    from pgtide.cutover.cutting_over import Outcome, Settings
     from pgtide.postgres.verdict import Check
 
 
@@ -29,9 +30,17 @@ def command(
     read_only: Annotated[
         bool, typer.Option("--read-only", help="First make the source read-only.")
     ] = False,
+    until_quiet: Annotated[
+        str | None,
+        typer.Option(
+            "--until-quiet",
+            metavar="DURATION",
+            help="First wait until nobody has changed the tables for so long.",
+        ),
+    ] = None,
     wait: Annotated[
         str,
-        typer.Option("--wait", metavar="DURATION", help="How long the target may take."),
+        typer.Option("--wait", metavar="DURATION", help="How long each wait may take."),
     ] = "5m",
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Compare source and target.")
@@ -44,17 +53,19 @@ def command(
 
     Waits until the target has everything that was committed, copies the values of sequences,
     checks that nothing waits to be made or read again and no table is parked, verifies, and sees
-    whether somebody wrote meanwhile. With --read-only the source is made read-only for new sessions
-    first, and those that are there are ended; when the target is not ready that is taken back,
-    otherwise it stays and the verdict says how to undo it. Capture and pipeline may run, or are
-    run here. Exits with 1 when the target is not ready; a warning (!) does not count. JSON:
-    {"ready": bool, "pipeline", "position", "undo": SQL or null, "checks": [{"name", "level":
+    whether somebody wrote meanwhile. With --until-quiet it begins when the application was stopped.
+    With --read-only the source is made read-only for new sessions first, and those that are there
+    are ended; when the target is not ready that is taken back, otherwise it stays and the verdict
+    says how to undo it, as it does of a source that was read-only before. Capture and pipeline may
+    run, or are run here. Exits with 1 when the target is not ready; a warning (!) does not count.
+    JSON: {"ready": bool, "pipeline", "position", "undo": SQL or null, "checks": [{"name", "level":
     "ok" | "warn" | "fail", "message", "hint"}], "sequences": {"set", "equal", "missing",
     "ahead", "unreadable": [name]}, "verification": as of pgtide verify, or null}.
 
     \b
     Examples:
       pgtide cutover --pipeline replica
+      pgtide cutover --pipeline replica --until-quiet 10s --wait 30m
       pgtide cutover --pipeline replica --read-only --wait 10m
       pgtide cutover --sequences-only
     """
@@ -63,24 +74,24 @@ def command(
     name = _one(config, pipeline)
     from pgtide.config.units import parse_duration
 
-    seconds = parse_duration(wait)
+    wait_s = parse_duration(wait)
+    quiet_s = None if until_quiet is None else parse_duration(until_quiet)
     if sequences_only:
         return _sequences(invocation, config, name)
-    outcome = _cut_over(invocation, name, read_only=read_only, verify=verify, wait_s=seconds)
-    if invocation.json:
-        from pgtide.cutover.cutting_over import document
+    from pgtide.cutover.cutting_over import Settings, document
 
+    settings = Settings(read_only=read_only, verify=verify, wait_s=wait_s, quiet_s=quiet_s)
+    outcome = _cut_over(invocation, name, settings)
+    if invocation.json:
         print(json.dumps(document(outcome), ensure_ascii=False))
     else:
-        _conclude(config, outcome, read_only=read_only)
+        _conclude(config, outcome)
     return 0 if outcome.ready else 1
 
 
-def _cut_over(
-    invocation: Invocation, name: str, *, read_only: bool, verify: bool, wait_s: float
-) -> Outcome:
+def _cut_over(invocation: Invocation, name: str, asked: Settings) -> Outcome:
     from pgtide.cli.verify_progress import VerifyReporter
-    from pgtide.cutover.cutting_over import Cutover, Settings
+    from pgtide.cutover.cutting_over import Cutover
 
     config = invocation.config
     stop = threading.Event()
@@ -88,10 +99,8 @@ def _cut_over(
     spark = spark_session(config, hears_signals=True)  # before anybody has to wait for it
     try:
         with VerifyReporter(quiet=invocation.json) as reporter:
-            settings = Settings(
-                read_only=read_only,
-                verify=verify,
-                wait_s=wait_s,
+            settings = replace(
+                asked,
                 on_check=None if invocation.json else _print_check,
                 on_progress=reporter.telling_of(name),
                 stop=stop,
@@ -140,12 +149,13 @@ def _print_check(check: Check) -> None:
     print_line(check.level, f"{check.name}: {check.message}", check.hint)
 
 
-def _conclude(config: Config, outcome: Outcome, *, read_only: bool) -> None:
+def _conclude(config: Config, outcome: Outcome) -> None:
     target = getattr(config.pipelines[outcome.pipeline].sink, "url", "")
-    if not outcome.ready:
-        undone = "; the source can be written to again" if read_only else ""
+    if outcome.ready:
+        print_line("ok", f"ready: point the application at {target}, then stop pgtide run")
+    else:
+        tried = any(check.name == "read-only" for check in outcome.checks)
+        undone = "; the source can be written to again" if tried and not outcome.undo else ""
         print_line("fail", f"not ready: the target {target} cannot take over yet{undone}")
-        return
-    print_line("ok", f"ready: point the application at {target}, then stop pgtide run")
     if outcome.undo:
         print_line("warn", "the source stays read-only; to undo that, run there:", outcome.undo)

@@ -1,7 +1,7 @@
 """Whether a target can take over, check by check; with the source made read-only if asked.
 
-    lag ──▶ [read-only] ──▶ mark L ──▶ wait until the target has L ──▶ sequences, objects, parked
-        ──▶ verify ──▶ mark L2: no change of the tables between L and L2
+    lag ──▶ [no writes for a while] ──▶ [read-only] ──▶ mark L ──▶ wait until the target has L
+        ──▶ sequences, objects, parked ──▶ verify ──▶ mark L2: no change between L and L2
 
 Without read-only nothing keeps anybody from writing: then the last step only says that nobody did.
 """
@@ -20,18 +20,15 @@ import psycopg
 
 from pgtide.config import Config, TablePatterns
 from pgtide.cutover.catalogs import large_objects, missing_objects, unlogged_tables
+from pgtide.cutover.progress import Late, Progress
 from pgtide.cutover.read_only import NAME, ReadOnly
 from pgtide.cutover.reads import Reads, open_reads
-from pgtide.cutover.unapplied import first_unapplied, first_write
-from pgtide.errors import TargetUnavailable
 from pgtide.position import Lsn, Position
 from pgtide.postgres.connection import connect, translate
 from pgtide.postgres.verdict import Check, fail, ok, warn
-from pgtide.sinks.postgres.bookkeeping import read_progress
 from pgtide.sinks.postgres.reaching import connect_target
 from pgtide.sinks.postgres.sequences import Copied, copy_sequences, sequences_of
 from pgtide.sinks.postgres.target_tables import enable_triggers
-from pgtide.verify.moment import nudge
 from pgtide.verify.readiness import Readiness
 from pgtide.verify.report import PipelineReport
 from pgtide.verify.verifying import Options, Verification
@@ -44,7 +41,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SHOWN = 10  # names in a line
-POLL_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -54,6 +50,7 @@ class Settings:
     read_only: bool = False
     verify: bool = True
     wait_s: float = 300.0  # for the target to catch up
+    quiet_s: float | None = None  # how long nobody must have written before anything else is done
     on_check: Callable[[Check], None] | None = None  # called as soon as one is known
     on_progress: OnProgress | None = None  # of the verification
     stop: threading.Event = field(default_factory=threading.Event)
@@ -66,17 +63,13 @@ class Outcome:
     pipeline: str
     checks: list[Check] = field(default_factory=list)
     position: Lsn | None = None  # the target has everything up to it
-    undo: str | None = None  # the SQL that makes the source writable again
+    undo: str | None = None  # the SQL that makes the source writable again, if it is not
     sequences: Copied | None = None
     verification: PipelineReport | None = None
 
     @property
     def ready(self) -> bool:
         return bool(self.checks) and all(check.level != "fail" for check in self.checks)
-
-
-class _Late(Exception):
-    """The target took longer than it may."""
 
 
 class Cutover:
@@ -106,6 +99,14 @@ class Cutover:
             self._readiness = stack.enter_context(
                 Readiness(self._spark, self._config, self.outcome.pipeline, self._settings.stop)
             )
+            self._at = Progress(
+                self._config,
+                self.outcome.pipeline,
+                self._source,
+                self._target,
+                self._readiness,
+                self._settings.stop,
+            )
             try:
                 self._run(stack)
             except psycopg.Error as exc:
@@ -116,24 +117,26 @@ class Cutover:
         if not self._note(self._begun()):
             return
         self._note(self._lag())
+        quiet_s = self._settings.quiet_s
+        if quiet_s is not None and not self._note(self._stopped(quiet_s)):
+            return
         if not self._settings.read_only:
             self._finish()
             return
         source = stack.enter_context(ReadOnly(self._config, self._settings.stop))
         try:
             if self._note(*source.begin()):
-                self.outcome.undo = source.undo_sql
                 self._finish()
         except BaseException:
             source.undo()
             raise
         if not self.outcome.ready:
             source.undo()
-            self.outcome.undo = None
+        self.outcome.undo = source.undo_sql
 
     def _finish(self) -> None:
         """What is checked once nobody should write any more."""
-        mark = self._mark()
+        mark = self._at.mark()
         if not self._note(self._caught_up(mark)) or not self._note(self._read_again()):
             return
         self.outcome.position = mark
@@ -157,25 +160,43 @@ class Cutover:
 
     def _begun(self) -> Check:
         row = self._target.execute("SELECT to_regclass('pgtide.after_rows') IS NOT NULL").fetchone()
-        if row and row[0] and self._progress() > Position(Lsn(0)):
+        if row and row[0] and self._at.reached() > Position(Lsn(0)):
             return ok("target", f"pipeline {self.outcome.pipeline} has written to it")
         hint = "Run: pgtide snapshot --schema, then pgtide run"
         return fail("target", f"pipeline {self.outcome.pipeline} has never written to it", hint)
 
     def _lag(self) -> Check:
         """How far it is now; waiting for it comes later."""
-        reached = self._progress()
-        behind = max(0, self._mark() - reached.lsn)
+        reached = self._at.reached()
+        behind = max(0, self._at.mark() - reached.lsn)
         return ok("lag", f"the target is at {reached.lsn}, {behind} bytes of WAL behind")
+
+    def _stopped(self, quiet_s: float) -> Check:
+        """Wait until the application has been stopped: for so long nobody changed the tables."""
+        deadline = time.monotonic() + self._settings.wait_s
+        found: Position | None = None
+        try:
+            while time.monotonic() < deadline:
+                mark = self._at.mark()
+                self._at.pause(quiet_s)
+                _, found = self._at.written_since(mark, deadline)
+                if found is None:
+                    return ok("writes", f"no table was changed for {quiet_s:g} s")
+        except Late:
+            pass  # the target did not keep up with those who write
+        last = f"the last change is at {found}" if found else "the target is behind"
+        said = f"writes did not stop within {self._settings.wait_s:.0f} s: {last}"
+        hint = "Stop the application and run it again, with a longer --wait, or use --read-only"
+        return fail("writes", said, hint)
 
     def _caught_up(self, mark: Lsn) -> Check:
         deadline = time.monotonic() + self._settings.wait_s
         try:
-            self._reach(mark, deadline)
-        except _Late:
+            self._at.reach(mark, deadline)
+        except Late:
             said = f"the target did not get to {mark} within {self._settings.wait_s:.0f} s"
             hint = "Run: pgtide status; then again with a longer --wait"
-            return fail("caught up", f"{said}; it is at {self._progress()}", hint)
+            return fail("caught up", f"{said}; it is at {self._at.reached()}", hint)
         return ok("caught up", f"the target has everything up to {mark}")
 
     def _read_again(self) -> Check:
@@ -184,15 +205,15 @@ class Cutover:
         reads = begun = self._open_reads()
         while reads.going_on and time.monotonic() < deadline:
             self._readiness.capture()
-            self._pause()
+            self._at.pause()
             reads = self._open_reads()
         if left := [*reads.stuck, *reads.going_on]:
             hint = "See pgtide refresh --list. What is not wanted: pgtide refresh --cancel ID"
             return fail("reads", f"tables are still to be read again: {_listed(left)}", hint)
         try:
             if begun.going_on:
-                self._reach(self._mark(), deadline)
-        except _Late:
+                self._at.reach(self._at.mark(), deadline)
+        except Late:
             return fail("reads", "what was read again is not in the target yet", "pgtide status")
         return ok("reads", "no table is being read again")
 
@@ -269,12 +290,11 @@ class Cutover:
 
     def _unwritten(self, mark: Lsn) -> Check:
         """Nothing was changed since the mark: whatever was checked is still so."""
-        now = self._mark()
         try:
-            self._reach(now, time.monotonic() + self._settings.wait_s)
-        except _Late:
-            return fail("quiet", f"the target did not get from {mark} to {now}", "pgtide status")
-        found = first_write(self._config, self.outcome.pipeline, mark, now)
+            deadline = time.monotonic() + self._settings.wait_s
+            now, found = self._at.written_since(mark, deadline)
+        except Late:
+            return fail("quiet", f"the target did not get on from {mark}", "pgtide status")
         if found is not None:
             hint = "Stop the application and run it again, or use --read-only"
             return fail("quiet", f"somebody writes to the source: a change at {found}", hint)
@@ -282,34 +302,6 @@ class Cutover:
         if self._settings.read_only:
             return ok("quiet", said)
         return warn("quiet", f"{said}; nothing keeps anybody from it", "See --read-only")
-
-    # -- positions ------------------------------------------------------------------------
-
-    def _progress(self) -> Position:
-        return read_progress(self._target, self.outcome.pipeline)
-
-    def _mark(self) -> Lsn:
-        """Whatever was committed before now is before this."""
-        row = self._source.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
-        assert row is not None
-        nudge(self._source)  # a log that nothing is written to does not move
-        return Lsn.parse(row[0])
-
-    def _reach(self, mark: Lsn, deadline: float) -> None:
-        """Wait for log and pipeline, then for what the target itself says."""
-
-        def check() -> None:
-            if time.monotonic() > deadline:
-                raise _Late
-
-        self._readiness.reach(mark, check)
-        while first_unapplied(self._config, self.outcome.pipeline, self._progress(), mark):
-            check()
-            self._pause()
-
-    def _pause(self) -> None:
-        if self._settings.stop.wait(POLL_S):
-            raise TargetUnavailable("the cutover was stopped")
 
 
 def sequence_check(copied: Copied) -> Check:

@@ -55,8 +55,9 @@ WHERE locktype = 'object' AND classid = 'pg_database'::regclass AND mode = 'RowE
   AND granted AND pid <> pg_backend_pid()
 """
 _CONFIGURED = """
-SELECT substr(item, length(%(name)s) + 2)
-FROM pg_db_role_setting s JOIN pg_database d ON d.oid = s.setdatabase, unnest(s.setconfig) item
+SELECT value, value::boolean
+FROM pg_db_role_setting s JOIN pg_database d ON d.oid = s.setdatabase, unnest(s.setconfig) item,
+     substr(item, length(%(name)s) + 2) value
 WHERE d.datname = current_database() AND s.setrole = 0
   AND split_part(item, '=', 1) = %(name)s
 """
@@ -83,6 +84,7 @@ class ReadOnly:
     _altered: bool = field(default=False, init=False)
     _writers: set[int] | None = field(default=None, init=False)  # sessions not ended yet
     _before: str | None = field(default=None, init=False)
+    _was_on: bool = field(default=False, init=False)  # as a cutover before this one left it
 
     def __enter__(self) -> Self:
         self._conn = connect(self.config.source.admin.reveal(), application_name=NAME)
@@ -99,20 +101,23 @@ class ReadOnly:
         self._conn.close()
 
     @property
-    def undo_sql(self) -> str:
-        """What makes the source writable again; a session there is read-only by itself."""
-        return f"BEGIN READ WRITE; {self._alter(self._before)}; COMMIT;"
+    def undo_sql(self) -> str | None:
+        """What makes a source writable that is read-only; a session there is so by itself."""
+        if not self._altered and not self._was_on:
+            return None
+        writable = None if self._was_on else self._before
+        return f"BEGIN READ WRITE; {self._alter(writable)}; COMMIT;"
 
     def begin(self) -> list[Check]:
         """Let nobody write any more; nothing is changed when that cannot be done."""
+        row = self._conn.execute(_CONFIGURED, {"name": SETTING}).fetchone()
+        self._before, self._was_on = row if row else (None, False)
         ours = capture_pids(self._conn, self.config.source.slot)
         (hidden,) = self._conn.execute(_HIDDEN, [ours]).fetchone() or (0,)
         if hidden:
             hint = "Let source.admin_url be a superuser, or grant its role pg_monitor and"
             hint += " pg_signal_backend."
             return [fail("read-only", f"{hidden} sessions of others cannot be seen", hint)]
-        row = self._conn.execute(_CONFIGURED, {"name": SETTING}).fetchone()
-        self._before = row[0] if row else None
         try:
             self._conn.execute(self._alter("on").encode())
         except psycopg.errors.InsufficientPrivilege as exc:
@@ -147,7 +152,7 @@ class ReadOnly:
                 hint=f"At the source run: {self.undo_sql}",
             ) from exc
         self._altered = False
-        if self._before == "on" or self._writers is None:
+        if self._was_on or self._writers is None:
             return
         # To the end, also when we were told to stop: they could not write for as long as they live.
         _, left = self._end_sessions(

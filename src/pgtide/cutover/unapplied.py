@@ -23,8 +23,11 @@ def first_unapplied(
 
 
 def first_write(config: Config, pipeline: str, after: Lsn, until: Lsn) -> Position | None:
-    """The first change that somebody committed behind ``after``, up to ``until``."""
-    return _first(config, pipeline, Position(Lsn(after + 1)), until, WRITES)
+    """The first change that somebody committed since the WAL was at ``after``, up to ``until``.
+
+    That is where the next record begins: what is logged exactly there was committed later.
+    """
+    return _first(config, pipeline, Position(after), until, WRITES)
 
 
 def _first(

@@ -106,7 +106,11 @@ def dump_schema(
     ]
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, env=environment
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=environment,
+            process_group=0,  # Ctrl-C is for us, who end cleanly, and not a failure of pg_dump
         )
     except OSError as exc:
         raise EnvironmentMissing(

@@ -18,6 +18,9 @@ from pgtide.config import Config, TablePatterns
 from pgtide.config.model import Pipeline
 from pgtide.errors import ConfigError, TargetUnavailable
 from pgtide.log.reader import Log
+from pgtide.log.storage import Storage
+from pgtide.pipeline.lease import Lease
+from pgtide.pipeline.state_file import StateFile
 from pgtide.position import Lsn, Position
 from pgtide.postgres.catalog import selects
 from pgtide.postgres.connection import SqlConnection, connect, translate
@@ -29,8 +32,10 @@ from pgtide.sinks.postgres.target_schema import TargetSchema
 from pgtide.snapshot.keeper import APPLICATION, Held
 from pgtide.snapshot.tables import Selection
 
+# A copy of a server has its identifier, but was not started in the same microsecond.
 _DATABASE = """
-SELECT (SELECT system_identifier FROM pg_control_system()), current_database()
+SELECT (SELECT system_identifier FROM pg_control_system()), pg_postmaster_start_time(),
+       current_database()
 """
 
 
@@ -50,10 +55,16 @@ class TargetSchemas:
             refuse_changed_layouts(name, settings, selection)
         with connect(self.config.source.url.reveal(), application_name=APPLICATION) as source:
             find_pg_dump(source.info.server_version // 10_000)
+            source_database = source.execute(_DATABASE).fetchone()
         seen: dict[object, str] = {}
         for name in self.pipelines:
             with self._connect(name) as target:
                 database = target.execute(_DATABASE).fetchone()
+            if database == source_database:
+                raise ConfigError(
+                    f"the target of pipeline {name} is the source",
+                    hint=f"Name another database in pipelines.{name}.sink.url.",
+                )
             if database in seen:
                 raise ConfigError(
                     f"pipelines {seen[database]} and {name} have the same target",
@@ -113,8 +124,11 @@ class TargetSchemas:
                     targets[name].execute("BEGIN")
                     schema.check(targets[name])
                     schema.begin(targets[name], name, position, log)
+                stack.enter_context(Lease(self._storage, name))
             yield
             for name, target in targets.items():
+                # Where a pipeline was, and what was parked, is of a target that is there no more.
+                StateFile(self._storage, name).drop()
                 try:
                     target.execute("COMMIT")
                 except psycopg.Error as exc:
@@ -123,6 +137,10 @@ class TargetSchemas:
                         detail=f"The snapshot is in the log; the target: {translate(exc).message}.",
                         hint=f"Run: pgtide snapshot --schema --pipeline {name}",
                     ) from exc
+
+    @property
+    def _storage(self) -> Storage:
+        return Storage(self.config.log.path, self.config.log.storage)
 
     def _connect(self, name: str) -> SqlConnection:
         return connect_target(self.config, name, application_name=APPLICATION)

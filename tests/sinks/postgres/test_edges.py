@@ -11,10 +11,26 @@ from pgtide.errors import TargetError, TargetUnavailable
 from pgtide.postgres.connection import connect
 from pgtide.sinks.postgres.stager import Stager
 from pgtide.sinks.postgres.target_tables import enable_triggers
-from tests.fixtures.capture import MakeCaptured
+from tests.fixtures.capture import Captured, MakeCaptured
 from tests.fixtures.databases import Database
 from tests.sinks.postgres.replicas import Replica
 from tests.snapshot.taking import take
+
+
+def test_a_target_that_is_the_source(spark: SparkSession, captured: Captured) -> None:
+    """Its triggers stay as they are, and its changes do not come round."""
+    captured.run(
+        """CREATE TABLE t (id int PRIMARY KEY);
+CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+CREATE TRIGGER mine AFTER UPDATE ON t FOR EACH ROW EXECUTE FUNCTION nothing();
+INSERT INTO t VALUES (1);
+"""
+    )
+    replica = Replica(spark, captured, captured.database)
+    with pytest.raises(TargetError, match="the target is the source"):
+        replica.follow()
+    state = "SELECT tgenabled::text FROM pg_trigger WHERE tgname = 'mine'"
+    assert captured.execute(state) == [("O",)]
 
 
 def test_rows_on_both_sides_of_a_command(replica: Replica) -> None:

@@ -12,6 +12,8 @@ from pgtide.log.storage import Storage
 from pgtide.pipeline.state_file import StateFile
 from pgtide.sinks.postgres.after_rows import store_after_rows
 from pgtide.sinks.postgres.bookkeeping import prepare
+from pgtide.snapshot.initial import InitialSnapshot
+from pgtide.snapshot.target_schemas import TargetSchemas
 from tests.fixtures.capture import Captured, MakeCaptured
 from tests.fixtures.databases import Database
 from tests.sinks.postgres.replicas import PIPELINE, Replica
@@ -253,3 +255,27 @@ def test_what_waits_for_a_parked_table(
     replica.follow({"on_error": "park"})
     replica.check_equal("p", "c")
     assert target.execute(names) == [("c_key",), ("c_p",), ("p_key",)]
+
+
+@pytest.mark.slow
+def test_a_target_that_is_made_anew(
+    spark: SparkSession, make_captured: MakeCaptured, database: Database, target: Database
+) -> None:
+    """What was parked, and where the pipeline was, is of tables that are gone."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t VALUES (1, 1)")
+    replica = Replica(spark, make_captured(database, snapshot="initial"), target)
+    config = replica.config(PARK)
+    schemas = TargetSchemas(config, [PIPELINE])
+    assert InitialSnapshot(config, spark, schemas=schemas).take()
+    replica.follow(PARK)
+    target.execute("ALTER TABLE t ADD CONSTRAINT small CHECK (v < 50)")
+    replica.captured.run("INSERT INTO t VALUES (2, 100);\n")
+    assert list(replica.follow(PARK).parked) == ["public.t"]
+    replica.captured.run("ALTER TABLE t ADD COLUMN w int DEFAULT 3;\nDELETE FROM t WHERE id = 1;\n")
+    target.execute("DROP TABLE t")
+    assert InitialSnapshot(config, spark, schemas=schemas).take()
+    assert not replica.follow(PARK).parked
+    replica.captured.run("UPDATE t SET w = 4;\n")
+    assert not replica.follow(PARK).parked
+    replica.check_equal("t")
+    assert target.execute("SELECT count(*) FROM pgtide.parked") == [(0,)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
@@ -44,6 +45,7 @@ class Writers:
         self._database = database
         self._stop = threading.Event()
         self.errors: list[BaseException] = []
+        self.rounds: Counter[str] = Counter()  # that were not undone, by writer
         work = (self._transfers, self._families, self._swaps, self._commands)
         self._threads = [threading.Thread(target=self._run, args=(each,)) for each in work]
 
@@ -73,6 +75,7 @@ class Writers:
                 number += 1
                 try:
                     work(connection, dice, number)
+                    self.rounds[work.__name__] += 1
                 except (psycopg.errors.DeadlockDetected, psycopg.errors.UniqueViolation):
                     continue
                 except BaseException as error:
@@ -84,6 +87,9 @@ class Writers:
         one, other = dice.sample(range(1, ACCOUNTS + 1), 2)
         amount = dice.randint(1, 50)
         change = "UPDATE accounts SET balance = balance + %s WHERE id = %s"
+        if n % 11 == 0:
+            with connection.transaction(force_rollback=True):
+                connection.execute(change, [999, one])
         with connection.transaction():
             connection.execute(change, [-amount, one])
             with connection.transaction(force_rollback=True):
@@ -123,6 +129,8 @@ class Writers:
                 (one, first), (other, second) = found
                 for key, code in ((one, None), (other, first), (one, second)):
                     connection.execute("UPDATE parents SET code = %s WHERE id = %s", [code, key])
+                for key, new in ((one, 0), (other, one), (0, other)) if n % 20 == 0 else ():
+                    connection.execute("UPDATE parents SET id = %s WHERE id = %s", [new, key])
         with connection.transaction():
             connection.execute("INSERT INTO scratch VALUES (%s, 'x'), (%s, 'x')", [n, n])
             connection.execute("UPDATE scratch SET note = note || 'y' WHERE id = %s", [n - 1])

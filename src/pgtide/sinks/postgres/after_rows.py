@@ -16,6 +16,7 @@ from psycopg import sql
 
 from pgtide.errors import PgtideError, TargetError, TargetUnavailable
 from pgtide.postgres.connection import SqlConnection
+from pgtide.sinks.postgres.failures import is_transient
 
 # Statements name everything in full, and functions may refer to what comes later.
 SETTINGS = {"search_path": "", "check_function_bodies": "off", "row_security": "off"}
@@ -27,7 +28,6 @@ WHERE pg_size_bytes(current_setting('maintenance_work_mem')) < pg_size_bytes('25
 """
 
 _NO_LOCKS = "53200"  # out of shared memory: the lock table is full
-_LOST = ("08", "57P", "53")  # connection, shutdown, no room: may work later
 # Their messages can quote values.
 _QUOTING = ("22", "P0")
 
@@ -113,8 +113,8 @@ def statement_failed(exc: psycopg.Error, what: str, hint: str) -> PgtideError:
     if state == _NO_LOCKS:
         hint = "Raise max_locks_per_transaction at the target, restart it, and try again."
         return TargetError(f"the target has no room to make {what}", detail=f"{said}.", hint=hint)
-    if not state or state.startswith(_LOST):
-        return TargetUnavailable(f"the target was lost while making {what}", detail=f"{said}.")
+    if is_transient(exc):
+        return TargetUnavailable(f"the target did not make {what}", detail=f"{said}.")
     return TargetError(f"the target cannot make {what}", detail=f"It says: {said}.", hint=hint)
 
 

@@ -5,11 +5,19 @@ from __future__ import annotations
 from importlib.resources import files
 from typing import Literal
 
+from psycopg import sql
+
 from pgtide.errors import TargetError, TargetUnavailable
 from pgtide.position import Lsn, Position
 from pgtide.postgres.connection import SqlConnection
 
 SCHEMA = "pgtide"
+
+# Whatever is noted of a pipeline's tables, one by one.
+_NOTES = (
+    *("after_rows", "conflicts", "left_out", "loaded", "loads", "parked", "ranges", "selections"),
+    *("skipped", "unselected"),
+)
 
 
 def prepare(connection: SqlConnection) -> None:
@@ -18,6 +26,17 @@ def prepare(connection: SqlConnection) -> None:
     if row is None or not row[0]:
         script = files("pgtide.sinks.postgres").joinpath("bookkeeping.sql").read_bytes()
         connection.execute(script)
+
+
+def forget(connection: SqlConnection, pipeline: str) -> None:
+    """Forget what a pipeline has noted of tables that are gone, and how far they were."""
+    for table in _NOTES:
+        query = sql.SQL("DELETE FROM pgtide.{} WHERE pipeline = {}")
+        connection.execute(query.format(sql.Identifier(table), pipeline))
+    connection.execute(
+        "DELETE FROM pgtide.progress WHERE starts_with(pipeline, %s) OR starts_with(pipeline, %s)",
+        [table_scope(pipeline, ""), f"{pipeline}/"],  # of tables apart, and on their way back
+    )
 
 
 def read_progress(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pgtide.errors import PgtideError, TargetError, TargetUnavailable, TransientError
+from pgtide.log.source import LogSource
 from pgtide.postgres.connection import SqlConnection, connect, no_timeouts
 
 # What a target may have set otherwise for its database or the role.
@@ -15,6 +16,14 @@ _PINS = (
     # How texts are read: NULL among the elements of an array is none, XML need be no document.
     " SET array_nulls = on; SET xmloption = content"
 )
+
+# A copy of a server has its identifier, but hardly its slots.
+_IS_SOURCE = """
+SELECT EXISTS (SELECT FROM pg_replication_slots
+               WHERE slot_name = %s AND database = current_database())
+   AND (SELECT system_identifier::text FROM pg_control_system()) = %s
+   AND current_database() = %s
+"""
 
 
 def connect_target(
@@ -41,3 +50,18 @@ def connect_target(
     connection.execute(_PINS)
     no_timeouts(connection)
     return connection
+
+
+def refuse_source(connection: SqlConnection, source: LogSource) -> None:
+    """Refuse the very database that the log is of.
+
+    Its triggers would be disabled, and its rows would meet their own changes.
+    """
+    given = [source.slot, source.system_identifier, source.database]
+    if connection.execute(_IS_SOURCE, given).fetchone() == (True,):
+        raise TargetError(
+            "the target is the source",
+            detail=f"It has slot {source.slot}, which the log is of.",
+            hint="Name another database in the pipeline's sink.url. In a copy of the source's "
+            "server drop that slot first.",
+        )

@@ -39,7 +39,7 @@ from pgtide.sinks.postgres.key_ranges import ranges_ahead
 from pgtide.sinks.postgres.order import Order
 from pgtide.sinks.postgres.parts import part_of
 from pgtide.sinks.postgres.selected_later import refuse_rows
-from pgtide.sinks.postgres.session import connect_target
+from pgtide.sinks.postgres.session import connect_target, refuse_source
 from pgtide.sinks.postgres.side_by_side import SideBySide
 from pgtide.sinks.postgres.target_tables import read_tables
 from pgtide.sinks.postgres.transaction import TargetTransaction
@@ -171,7 +171,9 @@ class PostgresSink:
                 logger.info("pipeline %s is at %s in a batch until %s", scope, unit.high, until)
 
     def _refuse_mode(self, connection: SqlConnection, batch: Batch) -> None:
-        """Refuse a target that the pipeline has written in another mode."""
+        """Refuse a target that the pipeline has written in another mode, or that is the source."""
+        if not batch.settings.routes:  # to other tables of the same database
+            refuse_source(connection, batch.source)
         log = "/".join(batch.source.identity.values())
         refuse_histories(connection, batch.scope.pipeline, log)
 

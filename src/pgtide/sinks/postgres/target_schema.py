@@ -121,11 +121,9 @@ class TargetSchema:
     def begin(self, connection: SqlConnection, pipeline: str, position: Position, log: str) -> None:
         """Make it for good, in the caller's transaction, with what belongs to it."""
         bookkeeping.prepare(connection)
+        bookkeeping.forget(connection, pipeline)
         self.make(connection)
         store_after_rows(connection, pipeline, [entry.statement for entry in self.after])
-        for table in ("loaded", "skipped"):  # of an earlier attempt
-            query = sql.SQL("DELETE FROM pgtide.{} WHERE pipeline = {}")
-            connection.execute(query.format(sql.Identifier(table), pipeline))
         bookkeeping.write_progress(connection, pipeline, position, log)
 
     # -- how it fails -------------------------------------------------------------------
