@@ -95,6 +95,38 @@ UPDATE docs SET n = 5 WHERE id = 1;
     replica.check_equal("seats", "parts", "north", "south", "bag", "docs", "full_docs")
 
 
+def test_partitions_with_keys_of_their_own(replica: Replica, attempts: list[bool]) -> None:
+    """Their root has none: rows of one are found by key, those of the other by all columns."""
+    replica.captured.run(
+        SEATS
+        + """CREATE TABLE parts (region text, id int NOT NULL, n int, doc text)
+    PARTITION BY LIST (region);
+CREATE TABLE north PARTITION OF parts FOR VALUES IN ('n');
+ALTER TABLE north ADD PRIMARY KEY (id);
+ALTER TABLE north ALTER doc SET STORAGE EXTERNAL;
+CREATE TABLE south PARTITION OF parts FOR VALUES IN ('s');
+ALTER TABLE south REPLICA IDENTITY FULL;
+"""
+        + TAKEN
+    )
+    replica.captured.run(
+        """INSERT INTO parts SELECT 'n', n, n, repeat('x', 3000) FROM generate_series(1, 3) n;
+INSERT INTO parts SELECT 's', n + 100, n, 'short' FROM generate_series(1, 3) n;
+"""
+    )
+    replica.follow()
+    attempts.clear()
+    changes = """UPDATE {0} SET n = 0 WHERE n = 1;
+UPDATE {0} SET id = -id WHERE n = 2;
+DELETE FROM {0} WHERE n = 3;
+"""
+    replica.captured.run(SWAP + changes.format("north"))
+    replica.captured.run(changes.format("south"))
+    replica.follow()
+    assert attempts == [False, True]
+    replica.check_equal("seats", "parts", "north", "south")
+
+
 BETWEEN = "ALTER TYPE mood ADD VALUE 'b';\n"
 """It can be used only behind its transaction: a unit ends there."""
 
