@@ -40,6 +40,7 @@ class EventStatements(Statements):
 IF event.kind = 'd' THEN
     {self._delete}
     GET DIAGNOSTICS touched = ROW_COUNT;
+    {self._one_only}
     {"cascaded_at := event.lsn;" if self.cascades else ""}
     {self._changes_others}
     IF touched = 0 AND event.known = 'p' AND {self._expected} THEN
@@ -55,6 +56,7 @@ ELSIF event.known = 'a' THEN
 ELSE
     {self._update()}
     GET DIAGNOSTICS touched = ROW_COUNT;
+    {self._one_only}
     {self._changes_others}
     {self._moved_along}
     IF touched = 0 AND event.kind <> 'p' THEN
@@ -70,6 +72,11 @@ ELSE
         END IF;
     END IF;
 END IF;"""
+
+    @property
+    def _one_only(self) -> str:
+        """Whatever is to become of conflicts: which row is meant nobody can tell."""
+        return f"IF touched > 1 THEN {self._stop('several_rows')} END IF;"
 
     @property
     def _changes_others(self) -> str:
