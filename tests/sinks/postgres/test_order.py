@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from pgtide.log.refreshes import Refresh, RefreshStore
+from pgtide.log.storage import Storage
 from pgtide.sinks.postgres.transaction import TargetTransaction
 from tests.sinks.postgres.replicas import Replica
 
@@ -172,3 +174,32 @@ INSERT INTO bag SELECT n, repeat('x', 100) FROM generate_series(1, 1000) n;
     assert attempts[:2] == [False, True]
     assert attempts[-1] is False
     replica.check_equal("seats", "bag")
+
+
+@pytest.mark.parametrize(("before", "tried"), [("", [False]), (SWAP, [False, True, True])])
+def test_changes_that_are_passed_over_are_counted(
+    replica: Replica, attempts: list[bool], before: str, tried: list[bool]
+) -> None:
+    """Those of rows that a refresh has still to bring: once, whichever way is gone."""
+    replica.captured.run(
+        SEATS
+        + TAKEN
+        + """CREATE TYPE mood AS ENUM ('a');
+CREATE TABLE docs (id int PRIMARY KEY, n int, doc text);
+ALTER TABLE docs ALTER doc SET STORAGE EXTERNAL;
+INSERT INTO docs SELECT n, n, repeat('x', 3000) FROM generate_series(1, 4) n;
+"""
+    )
+    replica.follow()
+    replica.target.execute("DELETE FROM docs WHERE id < 4")
+    attempts.clear()
+    replica.captured.run(before + "UPDATE docs SET n = -n WHERE id = 1;\n")
+    between = BETWEEN if before else ""
+    replica.captured.run(between + "UPDATE docs SET n = -n WHERE id > 1;\n")
+    replica.captured.capture()
+    ((oid,),) = replica.captured.execute("SELECT 'docs'::regclass::oid")
+    RefreshStore(Storage(replica.captured.config.log.path)).add(Refresh("public.docs", oid=oid))
+    state = replica.apply()
+    assert attempts == tried
+    assert state.withheld == {"public.docs": 3}
+    assert replica.rows("docs", "id, n") == [(4, -4)]

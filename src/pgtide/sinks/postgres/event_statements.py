@@ -67,11 +67,29 @@ ELSE
             IF event.unsent IS NULL THEN
                 {self._insert}
             ELSE
-                {"NULL;" if lenient else self._stop("not_whole")}
+                {self._pass_over if lenient else self._stop("not_whole")}
             END IF;
         END IF;
     END IF;
 END IF;"""
+
+    @property
+    def _pass_over(self) -> str:
+        """The row is still to be read, and is whole then."""
+        return f"PERFORM {self.count_passed(f'current_setting({self._passed})::bigint + 1')};"
+
+    def count_passed(self, count: str = "0") -> str:
+        """SQL: notes how many changes were passed over, from which on they are counted."""
+        return f"set_config({self._passed}, ({count})::text, true)"
+
+    @property
+    def passed(self) -> str:
+        """SQL: how many changes were passed over."""
+        return f"SELECT current_setting({self._passed})::bigint"
+
+    @property
+    def _passed(self) -> str:
+        return f"'pgtide.passed_{self.stage.number}'"
 
     @property
     def _one_only(self) -> str:
