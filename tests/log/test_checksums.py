@@ -59,6 +59,44 @@ def test_what_is_passed_twice_counts_once(small_log: Any) -> None:
     check_newest(small_log)
 
 
+def test_one_without_its_commit_does_not_keep_the_log_shut(small_log: Any) -> None:
+    """As in a copy that was made while commits were."""
+    small_log.commit_each(4)
+    newest = checksums(small_log)[-1]
+    for ahead in (1, 2):
+        behind = newest.with_name(f"{small_log.writer.version + ahead:020}.crc")
+        behind.write_text(newest.read_text())
+    assert open_table(small_log.changes).version() == small_log.writer.version
+    assert small_log.open().snapshot().version == small_log.writer.version
+    small_log.writer.reopen()
+    small_log.append([{"lsn": 3000}])
+    check_newest(small_log)
+
+
+def test_one_that_is_seen_before_its_commit(
+    small_log: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By maintenance, when it looks for what was appended beside it."""
+    small_log.commit_each(4)
+    early = checksums(small_log)[-1].with_name(f"{small_log.writer.version + 2:020}.crc")
+    update, seen = DeltaTable.update_incremental, list[bool]()
+
+    def updating(self: DeltaTable) -> None:
+        if seen:
+            early.unlink()
+        else:
+            early.write_text("{}")
+        seen.append(True)
+        update(self)
+
+    table = open_table(small_log.changes)
+    monkeypatch.setattr(DeltaTable, "update_incremental", updating)
+    everything = Position(Lsn(10**9))
+    assert compact(small_log.changes, table, everything, everything=True) == 4
+    assert len(seen) == 2
+    assert table.version() == small_log.writer.version + 1
+
+
 def test_delta_takes_them_for_true(spark: SparkSession, small_log: Any) -> None:
     small_log.append([{"lsn": 1000}, {"lsn": 1000, "seq": 1}])
     jvm: Any = spark._jvm

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from deltalake.transaction import AddAction
 from pyspark.sql import SparkSession
 
 from pgtide.config import Config
@@ -171,6 +174,41 @@ def test_a_snapshot_that_comes_by_the_stream(
     history.snapshot("t", chunk_rows=30)
     with pytest.raises(LogError, match="out of order"):
         PipelineRun(spark, config, NAME).run(until_current=True)
+
+
+def test_a_commit_behind_which_another_one_belongs(
+    spark: SparkSession, captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a log that was empty when the pipeline began: where its stream begins moves along."""
+    sink = {"type": "file", "path": str(captured.directory / "target")}
+    config = Config.model_validate({**captured.settings, "pipelines": {NAME: {"sink": sink}}})
+    assert not PipelineRun(spark, config, NAME).run(until_current=True).chunks
+    captured.run("CREATE TABLE t (id int PRIMARY KEY);\n")
+    captured.capture()
+    stop, sizes = threading.Event(), list[int]()
+
+    def on_batch(_: str, state: State) -> None:
+        sizes.append(state.batch_rows)
+        if len(sizes) > 1:
+            stop.set()
+            return
+        captured.run(f"INSERT INTO t VALUES ({len(sizes)});\n")
+        monkeypatch.setattr(LogWriter, "write_part", earlier_part)
+        captured.capture()
+
+    with pytest.raises(LogError, match="out of order"):
+        PipelineRun(spark, config, NAME, stop=stop, on_batch=on_batch).run()
+    assert len(sizes) == 1
+
+
+_write_part = LogWriter.write_part
+
+
+def earlier_part(self: LogWriter, rows: pa.Table) -> list[AddAction]:
+    """Each row and one that claims to have been committed before all others."""
+    place = rows.column_names.index("lsn")
+    earlier = rows.set_column(place, "lsn", pa.array([1] * rows.num_rows, pa.int64()))
+    return _write_part(self, pa.concat_tables([earlier, rows]))
 
 
 _commit = LogWriter.commit

@@ -6,13 +6,15 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
+from pgtide.log.reader import Log
 from pgtide.log.schema import CHANGES
 from pgtide.log.snapshot import DataFile
 from pgtide.log.storage import Storage
 from pgtide.pipeline.census import Census, take_census
-from pgtide.pipeline.file_census import Between, census_of_files
+from pgtide.pipeline.file_census import Between, census_of_files, census_of_log
 from pgtide.pipeline.reading import LogFrames, between_files
 from pgtide.position import Lsn, Position
 from tests.fixtures.capture import Captured
@@ -67,6 +69,21 @@ def test_a_snapshot_and_changes(spark: SparkSession, captured: Captured) -> None
     # What a file holds that does not open is not known: Spark says why.
     unreadable = replace(snapshot.files[0], path=str(Path(snapshot.files[0].path).parent))
     assert census_of_files(changes, [unreadable], Between(START, END)) is None
+
+
+def test_what_retention_has_taken_is_not_counted(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch of an older version has those rows: what files are left does not tell of them."""
+    captured.run("CREATE TABLE t (id int);\nINSERT INTO t VALUES (1);\n")
+    captured.capture()
+    snapshot = captured.log.snapshot()
+    low = min(file.low for file in snapshot.files)
+    assert census_of_log(captured.log, Between(low, END)) is not None
+    taken = replace(snapshot, complete_from=Lsn(low.lsn + 1))
+    monkeypatch.setattr(Log, "snapshot", lambda _: taken)
+    assert census_of_log(captured.log, Between(low, END)) is None
+    assert census_of_log(captured.log, Between(Position(taken.complete_from), END)) is not None
 
 
 def file(low: int, high: int, size: int, seqs: tuple[int, int] = (0, 9)) -> DataFile:

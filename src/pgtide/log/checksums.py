@@ -64,6 +64,14 @@ class Checksums:
         return self._directory / "_delta_log" / f"{version:020}.crc"
 
 
+def drop_checksums(changes: Storage) -> None:
+    """Do without those that there are, if this may change the log at all."""
+    if changes.local is not None:
+        with suppress(OSError):
+            for path in changes.local.glob("_delta_log/*.crc"):
+                path.unlink(missing_ok=True)
+
+
 def _table(table: DeltaTable) -> dict[str, Any]:
     """What versions have in common, until the table is altered."""
     metadata, protocol = table.metadata(), table.protocol()

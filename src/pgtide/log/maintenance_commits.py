@@ -19,7 +19,7 @@ from pgtide.log.schema import TABLE_SCHEMA
 from pgtide.log.snapshot import DataFile, Snapshot
 from pgtide.log.source import maintenance_app_id
 from pgtide.log.storage import Storage
-from pgtide.log.table import NO_HOOKS, commit_path, read_transaction
+from pgtide.log.table import NO_HOOKS, catch_up, commit_path, read_transaction
 
 # Appends that win while we commit cost one try each; there are at most some tens a second.
 _TRIES = 200
@@ -46,7 +46,7 @@ def commit_maintenance(
             ),
             post_commithook_properties=NO_HOOKS,
         )
-        table.update_incremental()
+        catch_up(table)
     except CommitFailedError as exc:
         if _newest_counter(table, counter) > snapshot.maintenance:
             return False
@@ -61,7 +61,7 @@ def commit_maintenance(
 def _newest_counter(table: DeltaTable, counter: str) -> int:
     """The counter after the handle has caught up with what the others committed."""
     try:
-        table.update_incremental()
+        catch_up(table)
     except (DeltaError, OSError) as exc:
         raise _refused(exc) from exc
     return read_transaction(table, counter)

@@ -6,6 +6,7 @@ from deltalake import DeltaTable, PostCommitHookProperties
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from pgtide.errors import LogDenied, LogFenced, LogMissing, LogUnavailable
+from pgtide.log.checksums import drop_checksums
 from pgtide.log.storage import Storage, denied
 from pgtide.position import Lsn
 
@@ -21,13 +22,26 @@ _TRIES = 3
 
 def open_table(storage: Storage) -> DeltaTable:
     """The newest version of a table, or why it cannot be opened."""
-    for _ in range(_TRIES - 1):
+    for _ in range(_TRIES):
         try:
             return _open_table(storage)
         except LogUnavailable as error:
             if _CHECKSUM_FIRST not in error.detail:
                 raise
+    # Its commit does not come: a copy was made amid commits, of one file and not of the other.
+    drop_checksums(storage)
     return _open_table(storage)
+
+
+def catch_up(table: DeltaTable) -> None:
+    """Bring a handle to the newest version."""
+    for left in reversed(range(_TRIES)):
+        try:
+            table.update_incremental()
+            return
+        except DeltaError as error:
+            if not left or _CHECKSUM_FIRST not in str(error):
+                raise
 
 
 def _open_table(storage: Storage) -> DeltaTable:

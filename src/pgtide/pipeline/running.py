@@ -148,14 +148,14 @@ class PipelineRun:
             state.stream_began = True
             self._file.save(state)
         start = None if self._file.streams else state.version
-        frame = self._frames.stream(start, state.boundary, self._settings.batch)
+        after = state.boundary  # of this stream: without a history it moves with the position
+        frame = self._frames.stream(start, after, self._settings.batch)
         failed: list[BaseException] = []
 
         def deliver(batch: DataFrame, number: int) -> None:
             try:
                 with self._exclusively():
-                    changes, after = self._log.changes, state.boundary
-                    census = stream_census(self._file, changes, number, after)
+                    census = stream_census(self._file, self._log.changes, number, after)
                     delivery.deliver(batch, "stream", number, census)
                     delivery.done(self._file.needed_version(state))
             except BaseException as error:

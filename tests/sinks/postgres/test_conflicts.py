@@ -11,6 +11,7 @@ import pytest
 from pgtide.cli import run_command as pgtide
 from pgtide.errors import TargetError
 from tests.sinks.postgres.replicas import PIPELINE, Replica
+from tests.snapshot.taking import take
 
 
 def prepare(replica: Replica) -> None:
@@ -93,6 +94,27 @@ def test_status_counts_what_was_not_taken(
     file.write_text(file.read_text().replace(replica.target.name, "nowhere"))
     assert "nowhere" in target()["error"]["detail"]
     assert "! pipeline replica: the target of pipeline replica" in status()
+
+
+def test_rows_that_the_key_does_not_tell_apart(replica: Replica) -> None:
+    """Partitions with keys of their own: a change of one row is none of both."""
+    replica.both(
+        "CREATE TABLE parts (region text, id int NOT NULL, n int) PARTITION BY LIST (region);\n"
+        "CREATE TABLE north PARTITION OF parts FOR VALUES IN ('n');\n"
+        "CREATE TABLE south PARTITION OF parts FOR VALUES IN ('s');\n"
+        "ALTER TABLE north ADD PRIMARY KEY (id);\n"
+        "ALTER TABLE south ADD PRIMARY KEY (id);\n"
+    )
+    rows = "INSERT INTO parts VALUES ('n', 3, 3), ('s', 3, 3), ('s', 4, 4)"
+    replica.captured.execute(rows)
+    take(replica.captured, replica.spark)
+    replica.follow(ddl=[])
+    replica.check_equal("north", "south")
+    replica.captured.run("UPDATE south SET n = 5 WHERE id = 4;\nDELETE FROM north WHERE id = 3;\n")
+    with pytest.raises(TargetError, match="several rows have the key") as refused:
+        replica.follow(ddl=[], on_conflict="apply")
+    assert 'public.parts, key {"id": "3"}' in refused.value.detail
+    assert len(replica.rows("parts")) == 3, "nothing of the batch is there"
 
 
 def test_a_refused_table_is_parked(replica: Replica) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from pgtide.log.refreshes import Refresh, RefreshStore
+from pgtide.log.storage import Storage
 from pgtide.sinks.postgres.transaction import TargetTransaction
 from tests.sinks.postgres.replicas import Replica
 
@@ -95,6 +97,38 @@ UPDATE docs SET n = 5 WHERE id = 1;
     replica.check_equal("seats", "parts", "north", "south", "bag", "docs", "full_docs")
 
 
+def test_partitions_with_keys_of_their_own(replica: Replica, attempts: list[bool]) -> None:
+    """Their root has none: rows of one are found by key, those of the other by all columns."""
+    replica.captured.run(
+        SEATS
+        + """CREATE TABLE parts (region text, id int NOT NULL, n int, doc text)
+    PARTITION BY LIST (region);
+CREATE TABLE north PARTITION OF parts FOR VALUES IN ('n');
+ALTER TABLE north ADD PRIMARY KEY (id);
+ALTER TABLE north ALTER doc SET STORAGE EXTERNAL;
+CREATE TABLE south PARTITION OF parts FOR VALUES IN ('s');
+ALTER TABLE south REPLICA IDENTITY FULL;
+"""
+        + TAKEN
+    )
+    replica.captured.run(
+        """INSERT INTO parts SELECT 'n', n, n, repeat('x', 3000) FROM generate_series(1, 3) n;
+INSERT INTO parts SELECT 's', n + 100, n, 'short' FROM generate_series(1, 3) n;
+"""
+    )
+    replica.follow()
+    attempts.clear()
+    changes = """UPDATE {0} SET n = 0 WHERE n = 1;
+UPDATE {0} SET id = -id WHERE n = 2;
+DELETE FROM {0} WHERE n = 3;
+"""
+    replica.captured.run(SWAP + changes.format("north"))
+    replica.captured.run(changes.format("south"))
+    replica.follow()
+    assert attempts == [False, True]
+    replica.check_equal("seats", "parts", "north", "south")
+
+
 BETWEEN = "ALTER TYPE mood ADD VALUE 'b';\n"
 """It can be used only behind its transaction: a unit ends there."""
 
@@ -140,3 +174,32 @@ INSERT INTO bag SELECT n, repeat('x', 100) FROM generate_series(1, 1000) n;
     assert attempts[:2] == [False, True]
     assert attempts[-1] is False
     replica.check_equal("seats", "bag")
+
+
+@pytest.mark.parametrize(("before", "tried"), [("", [False]), (SWAP, [False, True, True])])
+def test_changes_that_are_passed_over_are_counted(
+    replica: Replica, attempts: list[bool], before: str, tried: list[bool]
+) -> None:
+    """Those of rows that a refresh has still to bring: once, whichever way is gone."""
+    replica.captured.run(
+        SEATS
+        + TAKEN
+        + """CREATE TYPE mood AS ENUM ('a');
+CREATE TABLE docs (id int PRIMARY KEY, n int, doc text);
+ALTER TABLE docs ALTER doc SET STORAGE EXTERNAL;
+INSERT INTO docs SELECT n, n, repeat('x', 3000) FROM generate_series(1, 4) n;
+"""
+    )
+    replica.follow()
+    replica.target.execute("DELETE FROM docs WHERE id < 4")
+    attempts.clear()
+    replica.captured.run(before + "UPDATE docs SET n = -n WHERE id = 1;\n")
+    between = BETWEEN if before else ""
+    replica.captured.run(between + "UPDATE docs SET n = -n WHERE id > 1;\n")
+    replica.captured.capture()
+    ((oid,),) = replica.captured.execute("SELECT 'docs'::regclass::oid")
+    RefreshStore(Storage(replica.captured.config.log.path)).add(Refresh("public.docs", oid=oid))
+    state = replica.apply()
+    assert attempts == tried
+    assert state.withheld == {"public.docs": 3}
+    assert replica.rows("docs", "id, n") == [(4, -4)]

@@ -30,6 +30,7 @@ from pgtide.sinks.postgres.target_tables import (
     read_tables,
     unlocked,
 )
+from pgtide.spark.layout import TableName
 
 
 class Unexpected(Exception):
@@ -72,6 +73,8 @@ class Applier:
     rows: StagedRows
     chosen: Chosen
     settings: PostgresSettings
+    passed_over: dict[TableName, int] = field(default_factory=dict)
+    """Changes of rows that are still to come; they count when the transaction does."""
     _quiet: set[int] = field(default_factory=set)
 
     def apply(self, segment: int) -> None:
@@ -190,7 +193,11 @@ class Applier:
         assert row is not None, "an aggregate has one row"
         if row[0] and not one.lenient:
             raise Unexpected("rows to update are missing")
-        self.batch.pass_over((one.table.schema, one.table.table), row[0])
+        self._count_passed(one, row[0])
+
+    def _count_passed(self, one: Staged, rows: int) -> None:
+        name = one.table.schema, one.table.table
+        self.passed_over[name] = self.passed_over.get(name, 0) + rows
 
     def _delete(self, one: Staged) -> None:
         counts, statements = one.counts, one.statements

@@ -38,6 +38,7 @@ class EventStatements(Statements):
 IF event.kind = 'd' THEN
     {self._delete}
     GET DIAGNOSTICS touched = ROW_COUNT;
+    {self._one_only}
     {"cascaded_at := event.lsn;" if self.cascades else ""}
     {self._changes_others}
     IF touched = 0 AND event.known = 'p' AND {self._expected} THEN
@@ -53,6 +54,7 @@ ELSIF event.known = 'a' THEN
 ELSE
     {self._update()}
     GET DIAGNOSTICS touched = ROW_COUNT;
+    {self._one_only}
     {self._changes_others}
     {self._moved_along}
     IF touched = 0 AND event.kind <> 'p' THEN
@@ -63,11 +65,34 @@ ELSE
             IF event.unsent IS NULL THEN
                 {self._insert}
             ELSE
-                {"NULL;" if lenient else self._stop("not_whole")}
+                {self._pass_over if lenient else self._stop("not_whole")}
             END IF;
         END IF;
     END IF;
 END IF;"""
+
+    @property
+    def _pass_over(self) -> str:
+        """The row is still to be read, and is whole then."""
+        return f"PERFORM {self.count_passed(f'current_setting({self._passed})::bigint + 1')};"
+
+    def count_passed(self, count: str = "0") -> str:
+        """SQL: notes how many changes were passed over, from which on they are counted."""
+        return f"set_config({self._passed}, ({count})::text, true)"
+
+    @property
+    def passed(self) -> str:
+        """SQL: how many changes were passed over."""
+        return f"SELECT current_setting({self._passed})::bigint"
+
+    @property
+    def _passed(self) -> str:
+        return f"'pgtide.passed_{self.stage.number}'"
+
+    @property
+    def _one_only(self) -> str:
+        """Whatever is to become of conflicts: which row is meant nobody can tell."""
+        return f"IF touched > 1 THEN {self._stop('several_rows')} END IF;"
 
     @property
     def _changes_others(self) -> str:

@@ -28,6 +28,7 @@ _CONFLICTS = {
     "update_missing": "a row that was changed is not there",
     "delete_missing": "a row that was deleted is not there",
     "not_whole": "a row is not there, and its change does not carry all of its values",
+    "several_rows": "several rows have the key of one that was changed or deleted",
 }
 
 
@@ -84,10 +85,12 @@ def row_refused(
     name = f"In {'.'.join(table)}"
     where = f"{name}, key {json.dumps(key, ensure_ascii=False, sort_keys=True)}" if key else name
     if kind in _CONFLICTS:
+        hint = "Set on_conflict to apply or keep, or correct the row and run: pgtide run"
+        if kind == "several_rows":
+            hint = "Remove all but one, and add the unique index that is missing there. Partitions "
+            hint += "with keys of their own: give their table one, then: pgtide run"
         error = TargetError(
-            f"the target: {_CONFLICTS[kind]}",
-            detail=f"{where}, at {position}.",
-            hint="Set on_conflict to apply or keep, or correct the row and run: pgtide run",
+            f"the target: {_CONFLICTS[kind]}", detail=f"{where}, at {position}.", hint=hint
         )
     else:
         error = TargetError(

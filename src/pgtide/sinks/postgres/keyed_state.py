@@ -130,14 +130,14 @@ class _SegmentedLayout(TextLayout):
         return Sql("key.k0" if row == "before" else "CAST(segment AS string)")
 
 
-def every(events: DataFrame, tables: Sequence[tuple[Sequence[Shape], Layout]]) -> DataFrame:
+def every(events: DataFrame, tables: Sequence[tuple[int, Sequence[Shape], Layout]]) -> DataFrame:
     """Every event of some tables in its place, with the key that the row had before it.
 
-    Arrays are in the order of each table's layout. Of rows without a key an update is two: one
-    row fewer, then one more.
+    ``tables``: of each the number of its stage, its shapes, and the layout that arrays are in the
+    order of. Of rows without a key an update is two: one row fewer, then one more.
     """
-    places = {shape.id: layout.keys for shapes, layout in tables for shape in shapes}
-    stages = {shape.id: layout.shape.id for shapes, layout in tables for shape in shapes}
+    places = {shape.id: layout.keys for _, shapes, layout in tables for shape in shapes}
+    stages = {shape.id: number for number, shapes, _ in tables for shape in shapes}
     events = events.withColumn("stage", F.expr(_by_shape(stages, lambda stage: Sql(str(stage)))))
     keyed = {shape: keys for shape, keys in places.items() if keys}
     parts = []

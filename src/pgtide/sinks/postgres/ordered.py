@@ -121,6 +121,9 @@ class OrderedApplier(Applier):
             keys="\n".join(self._key(one) for one in work),
             conflict=CONFLICT,
         )
+        lenient = [one for one in work if one.lenient and one.statements.unsent]
+        for one in lenient:
+            self._run(f"SELECT {_of_events(one).count_passed()}")
         try:
             with ExitStack() as stack:
                 for one, names in identities:
@@ -131,6 +134,10 @@ class OrderedApplier(Applier):
             if error.sqlstate != CONFLICT:
                 raise
             raise self._refused(json.loads(error.diag.message_detail or "{}"), by_number) from None
+        for one in lenient:
+            row = self._run(_of_events(one).passed).fetchone()
+            assert row is not None, "a setting has a value"
+            self._count_passed(one, row[0])
 
     def _all_identities(self, one: Staged) -> list[str]:
         """Those besides the key that some event may change, and those of a key that changes."""
@@ -177,8 +184,7 @@ class OrderedApplier(Applier):
         return f"        WHEN {one.statements.stage.number} THEN\n{body}"
 
     def _key(self, one: Staged) -> str:
-        statements = EventStatements(one.statements.stage, one.table, one.statements.unsent)
-        return f"        WHEN {one.statements.stage.number} THEN {statements.key('refused')}"
+        return f"        WHEN {one.statements.stage.number} THEN {_of_events(one).key('refused')}"
 
     def _refused(self, found: Mapping[str, Any], stages: Mapping[int, Staged]) -> TableRefused:
         """The error for an event that the target does not take, with the key of its row."""
@@ -190,3 +196,7 @@ class OrderedApplier(Applier):
             found["kind"],
             found.get("constraint"),
         )
+
+
+def _of_events(one: Staged) -> EventStatements:
+    return EventStatements(one.statements.stage, one.table, one.statements.unsent)

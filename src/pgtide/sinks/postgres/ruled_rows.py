@@ -18,7 +18,7 @@ from pgtide.spark.compaction import Traits
 from pgtide.spark.layout import Layout
 
 
-def stage_of(pipeline: str, layout: Layout, rules: TableRules) -> Stage:
+def stage_of(pipeline: str, number: int, layout: Layout, rules: TableRules) -> Stage:
     """The stage of what rules leave of the columns, all as texts."""
     cells = rules.apply(CellReader(layout).after(), F.col("op"))
     columns = tuple(
@@ -34,7 +34,7 @@ def stage_of(pipeline: str, layout: Layout, rules: TableRules) -> Stage:
             hint="Keep the key columns.",
         )
     keys = tuple(names.index(left[key]) for key in layout.key_names)
-    return Stage(pipeline, layout.shape.id, columns, keys, moves=True)
+    return Stage(pipeline, number, columns, keys, moves=True)
 
 
 def apply(state: DataFrame, layout: Layout, rules: TableRules, traits: Traits) -> DataFrame:

@@ -15,7 +15,7 @@ Python sees lines only, in whole buffers; they are made by expressions of Spark.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 
 from pyspark.sql import Column, DataFrame
@@ -43,6 +43,11 @@ class TableRows:
     traits: Traits
     once: bool  # no row comes twice: all are inserts, or reads of one snapshot
     rules: TableRules
+
+    @property
+    def number(self) -> int:
+        """Of its stage: partitions with keys of their own have the root's layout in common."""
+        return min(shape.id for shape in self.shapes)
 
     @property
     def ruled(self) -> bool:
@@ -82,10 +87,13 @@ class StagedRows:
         found = {}
         for table in self.tables:
             if table.ruled:
-                stages = [ruled_rows.stage_of(self.pipeline, table.layout, table.rules)]
+                stages = [
+                    ruled_rows.stage_of(self.pipeline, table.number, table.layout, table.rules)
+                ]
             else:
                 whole = not self.every and (table.as_they_are or table.together)
-                shapes = table.shapes if whole else (table.layout.shape,)
+                aligned = replace(table.layout.shape, id=table.number)
+                shapes = table.shapes if whole else (aligned,)
                 keys = table.layout.key_names
                 moves = self.every or (bool(table.traits.unsent) and table.traits.old_rows)
                 stages = [Stage.of(self.pipeline, one, keys, moves=moves) for one in shapes]
@@ -126,14 +134,14 @@ class StagedRows:
         if self.every:
             if table.traits.unsent and layout.shape.replica_identity == "f":
                 aligned = from_old_row(aligned, layout, table.traits.unsent)
-            state = keyed_state.every(aligned, [(table.shapes, layout)])
+            state = keyed_state.every(aligned, [(table.number, table.shapes, layout)])
         elif layout.key_names:
             state = keyed_state.filled(aligned, layout, table.traits)
         else:
             state = _counted(aligned, layout, table.traits)
         if table.ruled:
             state = ruled_rows.apply(state, table.layout, table.rules, table.traits)
-        return _as_text(state.withColumn("stage", F.lit(table.layout.shape.id)))
+        return _as_text(state.withColumn("stage", F.lit(table.number)))
 
     def _segment(self) -> Column:
         if not self.cuts:
@@ -146,7 +154,7 @@ class StagedRows:
 def _in_place(events: DataFrame, tables: Sequence[TableRows]) -> DataFrame:
     """Every event of several tables: a frame for each of them would take longer to plan."""
     aligned = reduce(Alignment.__or__, (Alignment.to(t.layout.shape, t.shapes) for t in tables))
-    known = [(table.shapes, TextLayout.like(table.layout)) for table in tables]
+    known = [(table.number, table.shapes, TextLayout.like(table.layout)) for table in tables]
     return _as_text(keyed_state.every(aligned.apply(events), known))
 
 

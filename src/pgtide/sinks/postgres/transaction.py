@@ -168,6 +168,8 @@ class TargetTransaction:
                         self._change(action, applier)
             self._add(added, staged.result())
             self._end()
+        for table, count in applier.passed_over.items():
+            self._batch.pass_over(table, count)
 
     def _rows(self, tables: Sequence[TableRows], *, every: bool = False) -> StagedRows:
         return StagedRows(self._scope, tables, self._unit.cuts, every)
