@@ -2,7 +2,8 @@
 
 The limit copies schema, rows and key by ``pg_dump | psql``; beside it ``COPY | COPY`` of the rows
 alone. pgtide copies the schema, takes the snapshot into its log, brings it into the target and
-makes the key there. In turn, one Spark session that has done it before; starting it is left out.
+makes the key there; every target is compared with the source. In turn, one Spark session that has
+done it before; starting it is left out.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def main() -> int:
         make_table(source, "t", options.rows)
         names = [f"copy{n}" for n in range(options.runs + 1)]
         configs = [_configured(source, target, name) for name in names]
-        process = child.start("copying_jobs", str(options.rows), *map(str, configs), answered=True)
+        process = child.start("copying_jobs", *map(str, configs), answered=True)
         assert process.stdin is not None
         dumped, copied = [], []
         for run in range(options.runs + 1):

@@ -31,6 +31,7 @@ def main(runs: str, *configs: str) -> None:
     warm, timed = configs[: -int(runs)], configs[-int(runs) :]
     for file in warm:
         captured, applied = catch_up(file)
+        figures.setdefault("cold", captured + applied)  # by Java that has just been started
         progress(f"warming up  capture {captured:.2f} s  apply {applied:.2f} s")
     used = 0.0
     for file in timed:

@@ -32,6 +32,9 @@ BARS = (Bar("p50_s", "<=", 1.5),)
 NATIVE, SLOT = "native_lag", "lag"
 NATIVE_WARM_S = 10
 LOOK_S = 0.02
+LATE_S = 10  # for which transactions go on behind those that count
+MOST_S = 60.0  # that a row may take
+LEAST_OF_RATE = 0.97  # a paced pgbench stays a little below its rate
 TABLES = (
     "CREATE TABLE ticks (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, at timestamptz)",
     "CREATE TABLE things (id int PRIMARY KEY, n int)",
@@ -132,7 +135,7 @@ def _measure(
     used: Callable[[], float],
 ) -> Measured:
     """Write for a while and look at the target; ``used``: CPU seconds outside of both servers."""
-    seconds = warm + options.seconds
+    seconds = warm + options.seconds + LATE_S
     rates = ["-c", "4", "-j", "2", "-R", str(options.rate), "-T", str(seconds)]
     load = subprocess.Popen(
         source.tool("pgbench", "-n", "-f", str(script), *rates, "postgres"),
@@ -144,18 +147,18 @@ def _measure(
         progress(f"{options.rate} transactions a second, {warm} s to warm up")
         first = time.time() + warm
         with source.connect() as here, psycopg.connect(target, autocommit=True) as there:
-            _looks(there, 0.0, first)
-            sessions, outside = _sessions(here, there), used()
+            time.sleep(warm)
+            sessions, outside, began = _sessions(here, there), used(), time.time()
             lags = _looks(there, first, first + options.seconds)
-            spent = used() - outside
+            spent, seconds = used() - outside, time.time() - began
             for pid, before in sessions.items():
                 spent += sum(process.cpu_s - before for process in descendants(pid))
         progress(f"{len(lags)} rows")
-        if not lags:
-            raise SystemExit("no row has come to the target")
+        if len(lags) < LEAST_OF_RATE * options.rate * options.seconds:
+            raise SystemExit("so many transactions were not made: the machine is too slow")
     finally:
         load.wait()
-    return Measured(lags, spent / options.seconds)
+    return Measured(lags, spent / seconds)
 
 
 def _sessions(*servers: psycopg.Connection[Any]) -> dict[int, float]:
@@ -170,19 +173,25 @@ def _sessions(*servers: psycopg.Connection[Any]) -> dict[int, float]:
 
 
 def _looks(connection: psycopg.Connection[Any], first: float, last: float) -> list[float]:
-    """The lag of every row that was made between two times; none of those that were there."""
+    """The lag of every row that was made between two times.
+
+    Looks until a row comes that was made later: those that take long count as well.
+    """
     lags: list[float] = []
     newest = connection.execute("SELECT coalesce(max(id), 0) FROM ticks").fetchone()
     assert newest is not None
-    seen = newest[0]
+    seen, latest = newest[0], 0.0
     query = (
         "SELECT id, extract(epoch FROM at)::float8, extract(epoch FROM clock_timestamp())::float8"
         " FROM ticks WHERE id > %s ORDER BY id"
     )
-    while (now := time.time()) < last:
+    while latest < last:
+        now = time.time()
+        if now > last + MOST_S:
+            raise SystemExit(f"no row has come to the target for {MOST_S} s")
         for id_, made, looked in connection.execute(query, [seen]).fetchall():
-            seen = max(seen, id_)
-            if made >= first:
+            seen, latest = max(seen, id_), max(latest, made)
+            if first <= made < last:
                 lags.append(looked - made)
         time.sleep(max(0.0, LOOK_S - (time.time() - now)))
     return lags
