@@ -48,7 +48,9 @@ class Running:
         self.config.write_text(json.dumps(settings))
         self.output = captured.directory / "run.log"
 
-    def start(self, *arguments: str, fault: str = "") -> subprocess.Popen[bytes]:
+    def start(
+        self, *arguments: str, fault: str = "", start_new_session: bool = False
+    ) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-c", "from pgtide.cli import main; main()"]
         with self.output.open("ab") as output:
             return subprocess.Popen(
@@ -58,6 +60,7 @@ class Running:
                 stdout=output,
                 stderr=output,
                 env={**os.environ, "PGTIDE_FAULT": fault},
+                start_new_session=start_new_session,
             )
 
     def finish(self, *arguments: str, fault: str = "") -> int:
@@ -127,6 +130,21 @@ def test_run_survives_its_capture_and_stops_cleanly(
     assert lake["last_batch"]["rows"] > 0
     assert pgtide(["-c", str(running.config), "status"]) == 0
     assert "pipeline lake: not running, at " in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_signal_that_all_processes_hear(running: Running) -> None:
+    """As timeout and systemd send it: Java ends along, which is no failure."""
+    process = running.start("run", "--json", start_new_session=True)
+    try:
+        wait_until(lambda: running.equal("t"), "the mirror", START_S)
+        os.killpg(process.pid, signal.SIGTERM)
+        assert process.wait(START_S) == 0, running.said()
+    finally:
+        process.kill()
+        process.wait()
+    summary = json.loads(running.said().splitlines()[-1])
+    assert summary["pipelines"]["lake"]["status"] == "stopped"
 
 
 @pytest.mark.parametrize("names", [["lake"], ["lake", "print"], ["print"]])

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.25
+TOGETHER_S = 2.0  # within which a signal to all processes is heard by each of them
 
 
 @dataclass
@@ -175,13 +176,23 @@ class Supervisor:
                     member.state = run.run(until_current=self._until_current)
                     member.status = "stopped" if self._stop.is_set() else "current"
                     return
-                except PgtideError as error:
+                except Exception as error:
+                    if self._ends_with_java(spark):
+                        break
+                    if not isinstance(error, PgtideError):
+                        raise
                     if not self._again(member, backoff, error):
                         return
             member.status = "stopped"
         except BaseException as error:
             # A defect: told by whoever called run().
             self._fatal = error
+
+    def _ends_with_java(self, spark: SparkSession) -> bool:
+        """Whether Java was told to end as we were: ``timeout`` and systemd tell all processes."""
+        from pgtide.spark.failures import is_gone  # Spark comes with it
+
+        return is_gone(spark) and self._stop.wait(TOGETHER_S)
 
     def _again(self, member: Member, backoff: Backoff, error: PgtideError) -> bool:
         """Wait for the next attempt, if there is to be one."""

@@ -8,6 +8,7 @@ from typing import Any
 from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import SparkSession
 
 from pgtide.errors import (
     EnvironmentMissing,
@@ -85,6 +86,15 @@ def as_pgtide_error(error: BaseException, doing: str) -> PgtideError:
             hint=_OF_A_RULE,
         )
     return PipelineError("Spark failed", detail=f"{_fact(error)} while {doing}.")
+
+
+def is_gone(spark: SparkSession) -> bool:
+    """Whether the Java process has ended, or is about to."""
+    context: Any = spark.sparkContext
+    try:
+        return bool(context._jsc.sc().isStopped())
+    except (Py4JError, OSError):
+        return True
 
 
 def target_denied(said: str) -> TargetError:
