@@ -516,11 +516,13 @@ BEGIN
         FROM pgtide.commands() AS c
         UNION ALL
         SELECT jsonb_build_object(
-                   'type', i.type, 'schema', i.schema, 'identity', i.identity,
+                   'type', i.type, 'schema', n.nspname, 'identity', i.identity,
                    'oid', r::bigint, 'subid', 0, 'command_tag', command,
                    'in_extension', false, 'listed', false), r
         FROM unnest(relations) AS r
-        CROSS JOIN LATERAL pg_identify_object('pg_class'::regclass, r, 0) AS i
+        JOIN pg_class AS y ON y.oid = r
+        JOIN pg_namespace AS n ON n.oid = y.relnamespace
+        CROSS JOIN LATERAL pg_identify_object('pg_class'::regclass, r, 0) AS i  -- quotes names
         WHERE NOT EXISTS (SELECT FROM pgtide.commands() AS c
                           WHERE c.class = 'pg_class'::regclass AND c.object = r)
     ) AS o;
