@@ -360,6 +360,9 @@ BEGIN
                 'base_oid', coalesce(d.base, 0)::bigint, 'base_typmod', coalesce(d.typmod, -1),
                 'element_oid', coalesce(x.element, 0)::bigint,
                 'missing', CASE WHEN a.atthasmissing THEN a.attmissingval::text END,
+                'domain_default', (
+                    SELECT pg_get_expr(t.typdefaultbin, 0) FROM pg_type AS t
+                    WHERE t.oid = a.atttypid AND t.typtype = 'd'),
                 'collation', (
                     SELECT l.oid::regcollation::text
                     FROM pg_collation AS l JOIN pg_type AS t ON t.oid = a.atttypid
