@@ -7,6 +7,8 @@ serial, identity)                                ``read`` events, which replace 
 part of the key, or unique                       reads could not find the rows, or would meet
                                                  the target's values: rows are taken out first
 in a table without a key                         no reads follow: refused if there are rows
+in a table that becomes a partition, and did     refused if there are rows: reads bring those of
+not have its rows as the whole table has them    the source, and take none away
 in a column that rules change                    what rules make of the one value, be it NULL: the
                                                  column is added with that, then gets its default
 """
@@ -21,6 +23,7 @@ from typing import Any
 from pglast import ast
 
 from pgtide.position import Position
+from pgtide.sinks.postgres.ddl_hiding import joined
 from pgtide.sinks.postgres.ddl_names import CannotReplay, Names, Ruled, walk
 from pgtide.sinks.postgres.ddl_payload import (
     Item,
@@ -47,7 +50,7 @@ _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A table without a key whose old rows get values that no event will tell.
+    """A table whose old rows get values, or are taken for rows, that no event will tell.
 
     ``probe``: an index on ``pg_temp.<table>`` that can be made if the target computes the same;
     None: it never does.
@@ -56,6 +59,7 @@ class Unread:
     table: TableName
     probe: str | None
     name: str  # of the table at the source, by which expressions may speak of it
+    root: TableName | None = None  # at the source, if it has become a partition of this one
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,9 @@ def old_rows(payload: Payload, node: Any, names: Names, at: Position) -> OldRows
     """Put known values into the tree of a statement, and tell about the others."""
     if is_a(node, ast.CreateStmt):
         return OldRows(defaults=tuple(_read_again(payload, node.tableElts or ())))
+    if (partition := joined(payload, names)) is not None:
+        table = name_of(partition)
+        return OldRows(unread=(Unread(table, None, table[1], root_of(partition)),))
     if is_a(node, ast.AlterTableStmt) and node.objtype.name == "OBJECT_TABLE":
         return _altered(payload, node, names, at)
     return OldRows()
