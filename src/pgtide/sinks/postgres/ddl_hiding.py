@@ -7,14 +7,15 @@ or into them, is refused; so is one that detaches a partition, or attaches one w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from pglast import ast
 
+from pgtide.errors import TargetError
 from pgtide.sinks.postgres.ddl_names import CannotReplay, Names, before
 from pgtide.sinks.postgres.ddl_payload import TABLES, Item, Payload, TableName, name_of, root_of
-from pgtide.sinks.postgres.ddl_statement import is_a
+from pgtide.sinks.postgres.ddl_statement import NotPrintable, is_a, parse, printed
 
 Defaults: TypeAlias = Sequence[tuple[str, str | None]]
 """Columns and what they have by default; None: nothing."""
@@ -34,6 +35,23 @@ def hide_defaults(payload: Payload, node: Any, names: Names) -> bool:
         if sets and command.name in about:
             command.def_, changed = None, True
     return changed
+
+
+def without_defaults(statement: str, hidden: Collection[tuple[TableName, str]]) -> str:
+    """A dump's statement that makes a table, less the defaults of hidden columns."""
+    node = parse(statement) if hidden else None
+    if not is_a(node, ast.CreateStmt):
+        return statement
+    table = (node.relation.schemaname, node.relation.relname)
+    columns = [c for c in node.tableElts or () if isinstance(c, ast.ColumnDef)]
+    found = [_drop_default(c) for c in columns if (table, c.colname) in hidden]
+    try:
+        return printed(node) if any(found) else statement
+    except NotPrintable:
+        raise TargetError(
+            f"table {'.'.join(table)} cannot be made without the defaults that rules hide",
+            hint="Make the target's schema yourself, then: pgtide snapshot",
+        ) from None
 
 
 def defaults_behind(

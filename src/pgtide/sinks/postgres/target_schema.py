@@ -25,6 +25,7 @@ from pgtide.sinks.postgres.after_rows import (
     statement_failed,
     store_after_rows,
 )
+from pgtide.sinks.postgres.ddl_hiding import without_defaults
 from pgtide.sinks.postgres.ddl_payload import TableName, quoted
 from pgtide.sinks.postgres.dump_choice import Choice
 from pgtide.sinks.postgres.dump_text import Entry, entries
@@ -105,7 +106,8 @@ class TargetSchema:
             elif entry.type == "EXTENSION" and entry.name not in available:
                 notes.append(f"extension {entry.name}, which the target does not have")
             else:
-                self._run(connection, entry, entry.statement)
+                # Not even for a moment: servers log statements.
+                self._run(connection, entry, without_defaults(entry.statement, self.hidden))
         for table, column in self.hidden:
             _drop_default(connection, table, column)
         return notes
