@@ -39,7 +39,7 @@ def hide_defaults(payload: Payload, node: Any, names: Names) -> bool:
 
 def without_defaults(statement: str, hidden: Collection[tuple[TableName, str]]) -> str:
     """A dump's statement that makes a table, less the defaults of hidden columns."""
-    node = parse(statement) if hidden else None
+    node: Any = parse(statement) if hidden else None
     if not is_a(node, ast.CreateStmt):
         return statement
     table = (node.relation.schemaname, node.relation.relname)

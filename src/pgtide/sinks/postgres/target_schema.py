@@ -179,8 +179,10 @@ def _drop_default(connection: SqlConnection, table: TableName, column: str) -> N
     found = connection.execute(
         "SELECT FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_attrdef d"
         " ON (d.adrelid, d.adnum) = (a.attrelid, a.attnum)"
-        " WHERE a.attrelid = pg_catalog.to_regclass(%s) AND a.attname = %s AND a.attgenerated = ''",
-        [quoted(*table), column],
+        " WHERE a.attrelid IN (SELECT pg_catalog.to_regclass(%s)"
+        " UNION SELECT relid FROM pg_catalog.pg_partition_tree(pg_catalog.to_regclass(%s)))"
+        " AND a.attname = %s AND a.attgenerated = ''",
+        [quoted(*table), quoted(*table), column],
     ).fetchall()
     if found:
         names = sql.Identifier(*table), sql.Identifier(column)
