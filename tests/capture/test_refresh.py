@@ -293,6 +293,18 @@ def test_rows_are_read_after_a_type_has_changed(
     assert [request.table for request in store_of(captured).requests()] == ["public.t"]
 
 
+def test_rows_that_were_deleted_while_nothing_was_told(captured: Captured) -> None:
+    captured.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    captured.execute("INSERT INTO t VALUES (1, 'gone'), (2, 'old')")
+    captured.execute("ALTER TABLE t SET UNLOGGED")
+    captured.capture()
+    captured.execute("DELETE FROM t WHERE id = 1; UPDATE t SET v = 'new'")
+    captured.execute("ALTER TABLE t SET LOGGED")
+    captured.capture()
+    found = replay(captured.events(), "t", ("id",))
+    assert {key[0]: row["v"] for key, row in found.items()} == {"2": "new"}
+
+
 @pytest.mark.parametrize("point", ["refresh_after_low:1", "refresh_after_read:3", "after_commit:3"])
 def test_killed_in_the_middle(filled: Captured, point: str) -> None:
     request = refresh(filled, chunk_rows=200)

@@ -181,6 +181,16 @@ def test_alter_describes_every_descendant(source: PreparedSource) -> None:
     assert set(tables(source.one("ALTER TABLE parent RENAME id TO key"))) == {"parent", "child"}
 
 
+def test_descendants_have_the_plain_name_of_their_schema(source: PreparedSource) -> None:
+    """The server quotes what it prints of an object that a command does not list."""
+    source.execute(
+        'CREATE SCHEMA "My ""App"; CREATE TABLE p (id int) PARTITION BY RANGE (id);'
+        ' CREATE TABLE "My ""App"."P 1" PARTITION OF p FOR VALUES FROM (0) TO (9)'
+    )
+    leaf = tables(source.one("ALTER TABLE p ADD COLUMN x int"))["P 1"]
+    assert (leaf["schema"], leaf["identity"]) == ('My "App', '"My ""App"."P 1"')
+
+
 def test_attach_and_detach_describe_the_partition(source: PreparedSource) -> None:
     source.execute(
         "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id);"

@@ -29,7 +29,7 @@ XID_MASK = 0xFFFF_FFFF
 
 # Scanning costs 70 to 300 bytes of memory for each; what people write is far shorter.
 MAX_TEXT_CHARS = 1 << 20
-SPOKEN = ("default", "missing")  # columns' facts that are text of the user's own
+SPOKEN = ("default", "missing", "domain_default")  # columns' facts that are text of the user's own
 
 TABLE_KINDS = frozenset({"r", "p"})
 

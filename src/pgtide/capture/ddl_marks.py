@@ -27,6 +27,7 @@ REWRITE_DEFAULT = 2
 REWRITE_TYPE = 4
 
 REWRITE_OF_TYPE = "rewrite: type"
+SET_LOGGED = "set logged"
 
 PARTITION_COMMANDS = {
     "AT_AttachPartition": "attach partition",
@@ -101,7 +102,7 @@ def marks_of_command(
     for rewrite in rewrites:
         bits = int(rewrite["reason"])
         if bits & REWRITE_PERSISTENCE and persistence.get(rewrite["oid"]) == "p":
-            reasons.append("set logged")
+            reasons.append(SET_LOGGED)
         if bits & REWRITE_DEFAULT:
             reasons.append("rewrite: default")
         if bits & REWRITE_TYPE:
@@ -129,7 +130,7 @@ def _marks_of_commands(commands: Sequence[Any]) -> Marks:
             reasons.append(PARTITION_COMMANDS[kind])
             partition = (command.def_.name.schemaname, command.def_.name.relname)
         elif kind == "AT_SetLogged":
-            reasons.append("set logged")
+            reasons.append(SET_LOGGED)
         elif kind == "AT_AlterColumnType":
             retyped.add(command.name)
     return Marks(tuple(reasons), partition, frozenset(retyped))

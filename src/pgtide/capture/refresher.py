@@ -74,10 +74,14 @@ class Refresher:
                 rewrite.table, ", ".join(rewrite.reasons), rewrite.table,
             )  # fmt: skip
             return
-        # Where keys are others now, the rows of the old ones are gone.
-        replaces = rewrite.rekeyed
         self._store.add(
-            Refresh(rewrite.table, rewrite.id, replace=replaces, oid=rewrite.oid, reason="ddl")
+            Refresh(
+                rewrite.table,
+                rewrite.id,
+                replace=rewrite.replaces,
+                oid=rewrite.oid,
+                reason="ddl",
+            )
         )
         with self._lock:
             self._asked += 1

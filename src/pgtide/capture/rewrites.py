@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from pgtide.capture.ddl import DdlCommand
-from pgtide.capture.ddl_marks import REWRITE_OF_TYPE
+from pgtide.capture.ddl_marks import REWRITE_OF_TYPE, SET_LOGGED
 from pgtide.log.refreshes import id_of_ddl
 from pgtide.position import Lsn
 from pgtide.shape import Shape
@@ -23,7 +23,7 @@ class Rewrite:
     oid: int
     reasons: tuple[str, ...]
     keyed: bool
-    rekeyed: bool  # its keys may be others now
+    replaces: bool  # rows that targets have may be gone
 
 
 def rewrites_of(command: DdlCommand, lsn: Lsn, current: Iterable[Shape]) -> Iterator[Rewrite]:
@@ -36,8 +36,9 @@ def rewrites_of(command: DdlCommand, lsn: Lsn, current: Iterable[Shape]) -> Iter
         shape = after.get(before.oid, before)
         if _concerns(command, shape):
             id = id_of_ddl(lsn, shape.oid)
-            rekeyed = _rekeys(command, before)
-            yield Rewrite(id, shape.name, shape.oid, reasons, bool(shape.keys), rekeyed)
+            # What was deleted while a table was UNLOGGED was never told of.
+            replaces = _rekeys(command, before) or SET_LOGGED in reasons
+            yield Rewrite(id, shape.name, shape.oid, reasons, bool(shape.keys), replaces)
 
 
 def is_partition(command: DdlCommand, shape: Shape) -> bool:

@@ -22,6 +22,7 @@ from pgtide.capture.ddl_marks import Marks, marks_of_statement
 from pgtide.capture.ddl_tags import tag_of
 from pgtide.capture.ddl_targets import Target, targets_of
 from pgtide.capture.query_string import CACHED_STRINGS, Kind, Piece, pieces
+from pgtide.postgres.names import listed_names
 
 # Commands of their scripts fire events too, and not all of them bear the mark of an extension.
 RUN_SCRIPTS = frozenset({"CREATE EXTENSION", "ALTER EXTENSION"})
@@ -115,7 +116,7 @@ def _match(fired: Fired, source: str, readings: Sequence[str]) -> Statement | Un
 def _choose(fired: Fired, reading: str, *, use_ordinal: bool) -> list[Piece]:
     """The pieces that may be the statement; the order decides only where names do not."""
     reported = _reported(fired)
-    path = identifiers(fired.search_path)
+    path = listed_names(fired.search_path)
     fitting = [
         place
         for place in _places(reading)

@@ -360,6 +360,9 @@ BEGIN
                 'base_oid', coalesce(d.base, 0)::bigint, 'base_typmod', coalesce(d.typmod, -1),
                 'element_oid', coalesce(x.element, 0)::bigint,
                 'missing', CASE WHEN a.atthasmissing THEN a.attmissingval::text END,
+                'domain_default', (
+                    SELECT pg_get_expr(t.typdefaultbin, 0) FROM pg_type AS t
+                    WHERE t.oid = a.atttypid AND t.typtype = 'd'),
                 'collation', (
                     SELECT l.oid::regcollation::text
                     FROM pg_collation AS l JOIN pg_type AS t ON t.oid = a.atttypid
@@ -516,11 +519,13 @@ BEGIN
         FROM pgtide.commands() AS c
         UNION ALL
         SELECT jsonb_build_object(
-                   'type', i.type, 'schema', i.schema, 'identity', i.identity,
+                   'type', i.type, 'schema', n.nspname, 'identity', i.identity,
                    'oid', r::bigint, 'subid', 0, 'command_tag', command,
                    'in_extension', false, 'listed', false), r
         FROM unnest(relations) AS r
-        CROSS JOIN LATERAL pg_identify_object('pg_class'::regclass, r, 0) AS i
+        JOIN pg_class AS y ON y.oid = r
+        JOIN pg_namespace AS n ON n.oid = y.relnamespace
+        CROSS JOIN LATERAL pg_identify_object('pg_class'::regclass, r, 0) AS i  -- quotes names
         WHERE NOT EXISTS (SELECT FROM pgtide.commands() AS c
                           WHERE c.class = 'pg_class'::regclass AND c.object = r)
     ) AS o;

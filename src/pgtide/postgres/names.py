@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 
 _QUOTED = re.compile(r'"(?:[^"]|"")+"')
+_LISTED = re.compile(r'"((?:[^"]|"")*)"|[^\s,]+')
 
 
 def is_literal(pattern: str) -> bool:
@@ -20,6 +21,20 @@ def nearest(pattern: str, names: Iterable[tuple[str, str]]) -> str:
     wanted = pattern if "." in pattern else f"public.{pattern}"
     close = difflib.get_close_matches(wanted.replace('"', ""), known, n=3, cutoff=0.5)
     return f"Did you mean {' or '.join(close)}?" if close else "Correct source.tables."
+
+
+def listed_names(setting: str) -> list[str]:
+    """The names in a setting such as ``search_path``, as the server reads them.
+
+    Without quotes letters are small, and a dot is one like any other: a path that was not given by
+    SET (``options``, ``set_config``) is shown as it was written.
+    """
+    found = _LISTED.finditer(setting)
+    return [_lower(m[0]) if m[1] is None else m[1].replace('""', '"') for m in found]
+
+
+def _lower(name: str) -> str:
+    return "".join(c.lower() if c.isascii() else c for c in name)
 
 
 def identity_full(schema: str, table: str) -> str:

@@ -149,8 +149,11 @@ class TargetSchemas:
 def _hidden(settings: Pipeline, selection: Selection) -> Iterator[tuple[tuple[str, str], str]]:
     """Columns whose values rules change: their defaults stay at the source."""
     for shape in _shapes(selection):
+        partition = bool(shape.root_oid)  # known to rules by its root's name
+        schema = shape.root_schema if partition else shape.schema
+        table = shape.root_table if partition else shape.table
         for rule in settings.rules:
-            fits = TablePatterns([rule.table]).matches(shape.schema, shape.table)
+            fits = TablePatterns([rule.table]).matches(schema, table)
             names = {column.name for column in shape.columns}
             if fits and rule.transform is not None and rule.transform.column in names:
                 yield (shape.schema, shape.table), rule.transform.column

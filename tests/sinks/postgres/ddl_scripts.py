@@ -187,6 +187,17 @@ SCRIPTS: dict[str, Script] = {
         "INSERT INTO p2 VALUES (10, '2030-01-01')",
         "DROP TABLE p",
     ],
+    "odd names": [
+        'CREATE SCHEMA "My ""App"',
+        "SELECT set_config('search_path', 'PUBLIC', false); CREATE TABLE t (id int PRIMARY KEY)",
+        "INSERT INTO t VALUES (1)",
+        "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        'CREATE TABLE "My ""App"."P 1" PARTITION OF p FOR VALUES FROM (0) TO (10)',
+        'CREATE TABLE "My ""App".heir () INHERITS (t)',
+        "ALTER TABLE p ADD COLUMN at timestamptz DEFAULT now()",
+        "ALTER TABLE t ADD COLUMN at timestamptz DEFAULT now()",
+        'INSERT INTO p VALUES (1); INSERT INTO "My ""App".heir VALUES (1)',
+    ],
     "event trigger": [
         "CREATE FUNCTION secured() RETURNS event_trigger LANGUAGE plpgsql AS $$ DECLARE made text;"
         " BEGIN FOR made IN SELECT object_identity FROM pg_event_trigger_ddl_commands()"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -77,16 +78,38 @@ def test_hidden_columns_have_no_default(captured: Captured, second: Database) ->
         "ALTER TABLE cards RENAME TO others",
         "ALTER TABLE others RENAME TO cards",
         "ALTER TABLE cards RENAME number TO digits",
+        "ALTER TABLE cards RENAME plain TO serial",
     ],
 )
 def test_names_that_rules_do_not_know(captured: Captured, second: Database, statement: str) -> None:
     table = statement.split()[2]
-    captured.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, number text)")
+    captured.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, number text, plain text)")
     captured.execute(statement)
     captured.capture()
     with pytest.raises(TargetError, match="cannot be replayed") as caught:
         ddl_replica.Replica(second, names=NAMES).apply(captured.events())
     assert "let the pipeline's rules fit both names" in caught.value.detail
+
+
+@pytest.mark.parametrize(
+    "command", [f"ADD COLUMN number text DEFAULT '{SECRET}'", f"ALTER plain SET DEFAULT '{SECRET}'"]
+)
+def test_defaults_that_a_hidden_column_inherits(
+    captured: Captured, second: Database, command: str
+) -> None:
+    """A command about another table would give them to rows and to the catalog."""
+    script: Script = [
+        "CREATE TABLE base (id int PRIMARY KEY, plain text)",
+        "CREATE TABLE cards (PRIMARY KEY (id)) INHERITS (base)",
+        "ALTER TABLE base ADD COLUMN free text DEFAULT 'x'",
+        f"ALTER TABLE base {command}",
+    ]
+    names = replace(NAMES, hidden=lambda table: hidden(table) and hidden(table) | {"plain"})
+    run_script(captured.database, script)
+    captured.capture()
+    with pytest.raises(TargetError, match="cannot be replayed") as caught:
+        ddl_replica.Replica(second, names=names).apply(captured.events())
+    assert "Public.cards inherits a default of column" in caught.value.detail
 
 
 def test_names_that_rules_know(captured: Captured, second: Database) -> None:

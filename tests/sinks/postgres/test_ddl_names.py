@@ -95,6 +95,52 @@ def test_a_table_that_is_selected_under_one_name(
     assert "under only one of its two names" in caught.value.detail
 
 
+def test_parts_of_a_table_that_are_renamed_as_tables(captured: Captured, target: Database) -> None:
+    """As Rails does: which patterns fit their names does not matter."""
+    replica = replayed(
+        captured,
+        target,
+        [
+            "CREATE TABLE mine (id serial PRIMARY KEY); CREATE INDEX i ON mine (id)",
+            "ALTER TABLE mine_id_seq RENAME TO numbers",
+            "ALTER TABLE i RENAME TO j; ALTER INDEX mine_pkey RENAME TO key",
+        ],
+        only("mine"),
+    )
+    assert not any(replay.skipped for replay in replica.replays)
+    assert relations(target) == {"mine", "j", "key"}
+
+
+MASKED = Names(alike=lambda one, other: one == other)
+ROOT_ONLY = Names(chosen=lambda table: table[1] == "p")
+
+
+@pytest.mark.parametrize("names", [MASKED, ROOT_ONLY])
+def test_a_partition_that_did_not_come_as_one(
+    captured: Captured, target: Database, names: Names
+) -> None:
+    """Its rows are not those of the whole table: others, or rules see to other values."""
+    attach = "ALTER TABLE p ATTACH PARTITION plain FOR VALUES FROM (0) TO (10)"
+    script: Script = [
+        "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE plain PARTITION OF p FOR VALUES FROM (0) TO (10)",
+        "ALTER TABLE p DETACH PARTITION plain",
+        "INSERT INTO plain VALUES (2)",
+        attach,
+    ]
+    run_script(captured.database, script)
+    captured.capture()
+    commands = captured.events("ddl")
+    Replica(target).apply(commands[:-1])
+    target.execute("INSERT INTO plain VALUES (1)")
+    with pytest.raises(TargetError, match="takes rows in that did not come as those") as caught:
+        Replica(target, names=names).apply(commands[-1:])
+    assert "empty it at the target first" in caught.value.detail
+    target.execute("TRUNCATE plain")
+    Replica(target, names=names).apply(commands[-1:])
+    assert relations(target) >= {"p", "plain"}
+
+
 # Routed --------------------------------------------------------------------------------------
 
 

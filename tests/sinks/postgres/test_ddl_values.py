@@ -19,6 +19,8 @@ from tests.sinks.postgres.ddl_replica import (
 )
 from tests.sinks.postgres.ddl_scripts import ITEMS, Script
 
+TOKEN = "CREATE DOMAIN token AS uuid DEFAULT gen_random_uuid()"
+
 
 @pytest.fixture
 def target(server: Server) -> Iterator[Database]:
@@ -55,15 +57,18 @@ def both(captured: Captured, target: Database, query: str) -> list[Any]:
         "text DEFAULT ''",
         "text DEFAULT concat('', '')",
         "int DEFAULT NULL",
+        "moment",
+        "moment NOT NULL",
     ],
 )
 def test_one_value_for_all_rows_is_that_of_the_source(
     captured: Captured, target: Database, definition: str
 ) -> None:
     """At a source with other settings than the target's, and without a single read event."""
+    moment = "CREATE DOMAIN moment AS timestamptz DEFAULT now()"
     settings = "SET datestyle = 'SQL, DMY'; SET timezone = 'Asia/Tokyo'"
     added = f"ALTER TABLE items ADD COLUMN c {definition}"
-    replica = without_reads(captured, target, [*ITEMS, f"{settings}; {added}"])
+    replica = without_reads(captured, target, [*ITEMS, moment, f"{settings}; {added}"])
     assert replica.replays[-1].refreshed == ()
     assert rows_of(target) == rows_of(captured.database)
     default = "SELECT pg_get_expr(adbin, adrelid) FROM pg_attrdef"
@@ -110,12 +115,13 @@ def test_values_of_each_row_follow(captured: Captured, target: Database) -> None
         "ADD COLUMN n serial UNIQUE",
         "ADD COLUMN n int GENERATED ALWAYS AS IDENTITY, ADD CONSTRAINT u UNIQUE (n)",
         "DROP CONSTRAINT items_pkey, ADD COLUMN n uuid DEFAULT gen_random_uuid() PRIMARY KEY",
+        "ADD COLUMN n token UNIQUE",
     ],
 )
 def test_rows_that_reads_could_not_replace_are_taken_out(
     captured: Captured, target: Database, added: str
 ) -> None:
-    script: Script = [*ITEMS, "UPDATE items SET price = 1 WHERE id = 1"]
+    script: Script = [*ITEMS, TOKEN, "UPDATE items SET price = 1 WHERE id = 1"]
     replica = without_reads(captured, target, [*script, f"ALTER TABLE items {added}"])
     assert replica.replays[-1].emptied == (("public", "items"),)
     assert target.execute("SELECT count(*) FROM items") == [(0,)]
@@ -135,7 +141,7 @@ def test_rows_that_others_refer_to_are_not_taken_out(captured: Captured, target:
     assert "referenced in a foreign key" in caught.value.detail
 
 
-KEYLESS: Script = ["CREATE TABLE heap (a text)", "INSERT INTO heap VALUES ('1'), ('2')"]
+KEYLESS: Script = [TOKEN, "CREATE TABLE heap (a text)", "INSERT INTO heap VALUES ('1'), ('2')"]
 
 
 @pytest.mark.parametrize(
@@ -143,6 +149,7 @@ KEYLESS: Script = ["CREATE TABLE heap (a text)", "INSERT INTO heap VALUES ('1'),
     [
         "ADD COLUMN n serial",
         "ADD COLUMN u uuid DEFAULT gen_random_uuid()",
+        "ADD COLUMN u token",
         "ALTER COLUMN a TYPE timestamptz USING CURRENT_TIMESTAMP",
         "ALTER COLUMN a TYPE float8 USING random()",
         "ALTER COLUMN a TYPE date USING ('2024-01-0' || a)::date",
@@ -165,6 +172,10 @@ def test_rows_without_a_key_that_the_target_computes(captured: Captured, target:
             "ALTER TABLE heap ALTER COLUMN a TYPE bigint USING length(a) + 1",
             "ALTER TABLE heap ADD COLUMN b bigint GENERATED ALWAYS AS (a * 2) STORED",
             "ALTER TABLE heap ADD COLUMN at timestamptz DEFAULT now()",
+            "CREATE DOMAIN size AS int DEFAULT 3 CHECK (value > 0)",
+            "CREATE DOMAIN name AS text DEFAULT 'none' CHECK (value <> '')",
+            "CREATE DOMAIN mark AS int CHECK (value > 0)",
+            "ALTER TABLE heap ADD size size, ADD name name, ADD mark mark",
             "CREATE TABLE none (a int)",
             "ALTER TABLE none ADD COLUMN n serial",
         ],

@@ -127,6 +127,29 @@ INSERT INTO t VALUES (4);
     assert replica.target.execute(switches) == replica.captured.execute(switches)
 
 
+def test_triggers_of_single_partitions(replica: Replica) -> None:
+    """They fire where a partition has switched them on, whatever its parent's one does."""
+    replica.captured.run(
+        """CREATE TABLE p (id int PRIMARY KEY, n int) PARTITION BY RANGE (id);
+CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10);
+CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (20);
+CREATE FUNCTION more() RETURNS trigger LANGUAGE plpgsql
+    AS 'BEGIN new.n := new.n + 1; RETURN new; END';
+CREATE TRIGGER more BEFORE INSERT ON p FOR EACH ROW EXECUTE FUNCTION more();
+INSERT INTO p VALUES (1, 1), (11, 1);
+ALTER TABLE p DISABLE TRIGGER more;
+ALTER TABLE p1 ENABLE TRIGGER more;
+INSERT INTO p VALUES (2, 1), (12, 1);
+"""
+    )
+    replica.follow()
+    replica.check_equal("p1", "p2")
+    switches = "SELECT tgrelid::regclass::text, tgenabled::text FROM pg_trigger ORDER BY 1"
+    with connect(replica.target.url) as connection:
+        assert enable_triggers(connection) == 1
+    assert replica.target.execute(switches) == replica.captured.execute(switches)
+
+
 def test_commands_while_constraints_wait(replica: Replica) -> None:
     """Rows that refer to nothing yet, in the middle of the transaction that brings the rest."""
     replica.captured.run(

@@ -139,6 +139,7 @@ class Commands:
                 and ".".join(table) not in parked
                 and (only is None or ".".join(table) in only)
             ),
+            chosen=lambda table: patterns.matches(*table),
             # A pattern may fit any word of a statement: only what has rows is sent elsewhere.
             target=lambda table: self.batch.rules(table).target if table in known else table,
             reshapes=self._reshapes,

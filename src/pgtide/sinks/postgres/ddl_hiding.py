@@ -1,20 +1,21 @@
 """What rules hide stays hidden when DDL comes: defaults of columns, and names that rules know.
 
 A default is a value in the target's catalog, so a column whose values rules change has none there.
-Rules find tables and columns by their names: a command that takes a table, a column or a partition
-out of them, or a table into them, is refused.
+Rules find tables and columns by their names: a command that takes a table or a column out of them,
+or into them, is refused; so is one that detaches a partition, or attaches one with rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from pglast import ast
 
+from pgtide.errors import TargetError
 from pgtide.sinks.postgres.ddl_names import CannotReplay, Names, before
-from pgtide.sinks.postgres.ddl_payload import TABLES, Payload, TableName, name_of, root_of
-from pgtide.sinks.postgres.ddl_statement import is_a
+from pgtide.sinks.postgres.ddl_payload import TABLES, Item, Payload, TableName, name_of, root_of
+from pgtide.sinks.postgres.ddl_statement import NotPrintable, is_a, parse, printed
 
 Defaults: TypeAlias = Sequence[tuple[str, str | None]]
 """Columns and what they have by default; None: nothing."""
@@ -34,6 +35,23 @@ def hide_defaults(payload: Payload, node: Any, names: Names) -> bool:
         if sets and command.name in about:
             command.def_, changed = None, True
     return changed
+
+
+def without_defaults(statement: str, hidden: Collection[tuple[TableName, str]]) -> str:
+    """A dump's statement that makes a table, less the defaults of hidden columns."""
+    node: Any = parse(statement) if hidden else None
+    if not is_a(node, ast.CreateStmt):
+        return statement
+    table = (node.relation.schemaname, node.relation.relname)
+    columns = [c for c in node.tableElts or () if isinstance(c, ast.ColumnDef)]
+    found = [_drop_default(c) for c in columns if (table, c.colname) in hidden]
+    try:
+        return printed(node) if any(found) else statement
+    except NotPrintable:
+        raise TargetError(
+            f"table {'.'.join(table)} cannot be made without the defaults that rules hide",
+            hint="Make the target's schema yourself, then: pgtide snapshot",
+        ) from None
 
 
 def defaults_behind(
@@ -66,11 +84,47 @@ def refuse_unhidden(payload: Payload, node: Any, names: Names) -> None:
     if is_a(node, ast.RenameStmt) and node.renameType.name == "OBJECT_COLUMN":
         for item in payload.relations():
             hidden = names.hidden(root_of(item))
-            if node.subname in hidden and node.newname not in hidden:
+            if (node.subname in hidden) != (node.newname in hidden):
+                known, other = node.subname, node.newname
+                if known not in hidden:
+                    known, other = other, known
                 raise CannotReplay(
-                    f"rules change column {node.subname} of {'.'.join(root_of(item))}, and would "
-                    f"not find it as {node.newname}: let the pipeline's rules fit both names"
+                    f"rules change column {known} of {'.'.join(root_of(item))}, and not as "
+                    f"{other}: let the pipeline's rules fit both names"
                 )
+    for item in payload.relations():
+        inherits = not item.get("listed", True) and not item["root"]
+        for column in names.hidden(name_of(item)) & _given(payload, node) if inherits else ():
+            raise CannotReplay(
+                f"{'.'.join(name_of(item))} inherits a default of column {column}, which rules "
+                "change there: let the pipeline's rules fit the table that it inherits from"
+            )
+
+
+def _given(payload: Payload, node: Any) -> set[str]:
+    """Columns that a command gives a default, with which it gives rows a value."""
+    commands = node.cmds if is_a(node, ast.AlterTableStmt) else ()
+    added = {c.def_.colname for c in commands if c.subtype.name == "AT_AddColumn"}
+    touched = added | {c.name for c in commands if c.subtype.name == "AT_ColumnDefault"}
+    columns = [column for item in payload.listed() for column in item["columns"]]
+    return {
+        column["name"]
+        for column in columns
+        if column["name"] in touched and (column["default"] or column.get("domain_default"))
+    }
+
+
+def joined(payload: Payload, names: Names) -> Item | None:
+    """A table that has become a partition, if its rows have not come as the whole table's do."""
+    if "attach partition" not in payload.marks.get("reasons", ()):
+        return None
+    written = payload.marks["partition"]
+    for item in payload.relations():
+        here = written["schema"] in (None, item["schema"]) and written["table"] == item["name"]
+        own, root = name_of(item), root_of(item)
+        if here and own != root and names.selects(root):
+            return None if names.chosen(own) and names.alike(own, root) else item
+    return None
 
 
 def _renamed_tables(payload: Payload, node: Any) -> Iterator[tuple[TableName, TableName]]:

@@ -64,6 +64,8 @@ class Names:
 
     selects: Callable[[TableName], bool] = lambda _: True
     """Whether the pipeline has the table: it is captured, and matches the pipeline's patterns."""
+    chosen: Callable[[TableName], bool] = lambda _: True
+    """Whether it matches these, be it that the table has to wait."""
     target: Callable[[TableName], TableName] = lambda table: table
     """The name at the target; of anything that is no table of the log, the same."""
     reshapes: Callable[[TableName, Collection[str]], bool] = lambda *_: False
@@ -95,7 +97,7 @@ def relations_of(payload: Payload, kind: str) -> list[Item]:
 def is_left_out(payload: Payload, kind: str, node: Any, names: Names) -> bool:
     """Whether a statement is only about tables that the pipeline does not select."""
     selected = {names.selects(root_of(item)) for item in relations_of(payload, kind)}
-    if _names_relation(node):
+    if _names_table(payload, node):
         selected |= {names.selects(old) for old in before(payload, node)}
         if len(selected) > 1:
             raise CannotReplay("the pipeline selects the table under only one of its two names")
@@ -144,7 +146,7 @@ def routed(text: str, node: Any, payload: Payload, names: Names) -> tuple[str, .
     """The statement, or the statements it takes, with the target's names of tables."""
     if not names.routed:
         return (text,)
-    if _names_relation(node):
+    if _names_table(payload, node):
         return _moved(text, node, payload, names)
     if is_a(node, ast.DropStmt) and node.removeType.name == "OBJECT_TABLE":
         node.objects = tuple(_routed_parts(item, payload, names) for item in node.objects)
@@ -221,8 +223,13 @@ def _routed_parts(parts: Any, payload: Payload, names: Names) -> tuple[Any, ...]
     return tuple(parts) if table is None else tuple(ast.String(sval=name) for name in table)
 
 
-def _names_relation(node: Any) -> bool:
-    """Whether a statement is the RENAME or SET SCHEMA of a table itself."""
+def _names_table(payload: Payload, node: Any) -> bool:
+    """Whether a statement is the RENAME or SET SCHEMA of a table itself.
+
+    ALTER TABLE may as well be about an index or a sequence.
+    """
+    if not any(payload.listed()):
+        return False
     if is_a(node, ast.RenameStmt):
         return bool(node.renameType.name == "OBJECT_TABLE")
     return is_a(node, ast.AlterObjectSchemaStmt) and node.objectType.name == "OBJECT_TABLE"
@@ -230,7 +237,7 @@ def _names_relation(node: Any) -> bool:
 
 def before(payload: Payload, node: Any) -> list[TableName]:
     """What a renamed or moved table may have been called; of another statement nothing."""
-    if not _names_relation(node):
+    if not _names_table(payload, node):
         return []
     name = node.relation.relname
     if node.relation.schemaname:

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from pgtide.postgres.names import listed_names
+
 TableName: TypeAlias = tuple[str, str]
 Item: TypeAlias = Mapping[str, Any]
 
@@ -48,7 +50,7 @@ class Payload:
     @property
     def search_path(self) -> list[str]:
         """Schemas in which names without one were looked up; ``$user`` is the role that ran it."""
-        names = identifiers(str(self.facts.get("search_path") or ""))
+        names = listed_names(str(self.facts.get("search_path") or ""))
         user = str(self.facts.get("user") or "")
         return [user if name == "$user" else name for name in names if name != "$user" or user]
 

@@ -96,12 +96,24 @@ def _refuse_unread(connection: SqlConnection, replay: Replay, place: Place) -> N
     for unread in replay.unread:
         table = unread.table
         if _has_rows(connection, table) and _differs(connection, unread, replay.payload):
-            raise place.refusal(
-                replay.payload,
-                "gives rows values that only the source has",
-                f"{'.'.join(table)} has no key by which they could be read again, or a route "
-                "without inserts: bring its rows over by hand as well.",
-            )
+            raise place.refusal(replay.payload, *_why(unread))
+
+
+def _why(unread: Unread) -> tuple[str, str]:
+    """What is wrong with rows that are there, and what to do about them."""
+    table = ".".join(unread.table)
+    if unread.root is None:
+        return (
+            "gives rows values that only the source has",
+            f"{table} has no key by which they could be read again, or a route "
+            "without inserts: bring its rows over by hand as well.",
+        )
+    root = ".".join(unread.root)
+    return (
+        f"takes rows in that did not come as those of {root}",
+        f"The pipeline's tables or rules say something else of {table}: empty it at the target "
+        f"first. If {root} has a key, the rows that the source has there follow.",
+    )
 
 
 def _differs(connection: SqlConnection, unread: Unread, payload: Payload) -> bool:

@@ -7,6 +7,8 @@ serial, identity)                                ``read`` events, which replace 
 part of the key, or unique                       reads could not find the rows, or would meet
                                                  the target's values: rows are taken out first
 in a table without a key                         no reads follow: refused if there are rows
+in a table that becomes a partition, and did     refused if there are rows: reads bring those of
+not have its rows as the whole table has them    the source, and take none away
 in a column that rules change                    what rules make of the one value, be it NULL: the
                                                  column is added with that, then gets its default
 """
@@ -21,6 +23,7 @@ from typing import Any
 from pglast import ast
 
 from pgtide.position import Position
+from pgtide.sinks.postgres.ddl_hiding import joined
 from pgtide.sinks.postgres.ddl_names import CannotReplay, Names, Ruled, walk
 from pgtide.sinks.postgres.ddl_payload import (
     Item,
@@ -47,7 +50,7 @@ _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A table without a key whose old rows get values that no event will tell.
+    """A table whose old rows get values, or are taken for rows, that no event will tell.
 
     ``probe``: an index on ``pg_temp.<table>`` that can be made if the target computes the same;
     None: it never does.
@@ -56,6 +59,7 @@ class Unread:
     table: TableName
     probe: str | None
     name: str  # of the table at the source, by which expressions may speak of it
+    root: TableName | None = None  # at the source, if it has become a partition of this one
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,9 @@ def old_rows(payload: Payload, node: Any, names: Names, at: Position) -> OldRows
     """Put known values into the tree of a statement, and tell about the others."""
     if is_a(node, ast.CreateStmt):
         return OldRows(defaults=tuple(_read_again(payload, node.tableElts or ())))
+    if (partition := joined(payload, names)) is not None:
+        table = name_of(partition)
+        return OldRows(unread=(Unread(table, None, table[1], root_of(partition)),))
     if is_a(node, ast.AlterTableStmt) and node.objtype.name == "OBJECT_TABLE":
         return _altered(payload, node, names, at)
     return OldRows()
@@ -89,8 +96,8 @@ def _altered(payload: Payload, node: Any, names: Names, at: Position) -> OldRows
         kind = _fact(payload, column.colname, "type")
         if column.colname in ruled.values and not _has_no_default(column):
             value = ruled.values[column.colname]
-        elif default is None or value is None or _is_plain(default.raw_expr, kind):
-            continue
+        elif value is None or (default is not None and _is_plain(default.raw_expr, kind)):
+            continue  # without a default of its own a value is that of its domain's
         _set_default(column, value)
         own = _fact(payload, column.colname, "default")
         defaults[column.colname] = None if own is None else _whole(own)
@@ -104,7 +111,7 @@ def _altered(payload: Payload, node: Any, names: Names, at: Position) -> OldRows
         tables = [name_of(item) for item in payload.listed()] if ruled.unread else []
         unread = tuple(Unread(table, None, table[1]) for table in tables)
         return OldRows(changed, tuple(defaults.items()), unread=unread)
-    computed = {c.colname for c in added if _is_computed(c, _fact(payload, c.colname, "type"))}
+    computed = {c.colname for c in added if _is_computed(c, payload)}
     keyed, keyless = _by_key(payload, rewritten)
     return OldRows(
         changed,
@@ -126,8 +133,8 @@ def _ruled(payload: Payload, added: list[Any], names: Names, at: Position) -> Ru
     given = [
         column.colname
         for column in added
-        if _default(column) is not None
-        and (rewritten or _value(payload, column.colname) is not None)
+        if _value(payload, column.colname) is not None
+        or (rewritten and (_default(column) or _fact(payload, column.colname, "domain_default")))
     ]
     if not added or len(about) != 1:
         return Ruled()
@@ -162,14 +169,17 @@ def _key(item: Item) -> list[int]:
     return list(item["identity_key"] if item["replica_identity"] == "i" else item["primary_key"])
 
 
-def _is_computed(column: Any, kind: str | None) -> bool:
+def _is_computed(column: Any, payload: Payload) -> bool:
     """Whether each row gets another value, had the table to be written anew for it."""
-    if _is_serial(column):
+    if _is_serial(column) or any(
+        c.contype.name == "CONSTR_IDENTITY" for c in column.constraints or ()
+    ):
         return True
     default = _default(column)
     if default is not None:
-        return not _is_plain(default.raw_expr, kind)
-    return any(c.contype.name == "CONSTR_IDENTITY" for c in column.constraints or ())
+        return not _is_plain(default.raw_expr, _fact(payload, column.colname, "type"))
+    domains = _fact(payload, column.colname, "domain_default")
+    return domains is not None and not _is_plain_text(domains)
 
 
 def _has_no_default(column: Any) -> bool:
@@ -189,6 +199,12 @@ def _is_plain(expression: Any, kind: str | None) -> bool:
     if not isinstance(inner, ast.A_Const):
         return False
     return not isinstance(inner.val, ast.String) or bool(kind and SETTLED.fullmatch(kind))
+
+
+def _is_plain_text(default: str) -> bool:
+    """The same of one that the server printed, with its type if it is not a number."""
+    tree = parse(f"SELECT {default}")
+    return tree is not None and _is_plain(tree.targetList[0].val, default.rpartition("::")[2])
 
 
 def _unique_columns(payload: Payload, node: Any) -> set[str]:
@@ -261,7 +277,7 @@ def _fact(payload: Payload, name: str, fact: str) -> Any:
     for item in payload.listed():
         for column in item["columns"]:
             if column["name"] == name:
-                return column[fact]
+                return column.get(fact)  # triggers of an older release say less
     return None
 
 

@@ -25,6 +25,7 @@ from pgtide.sinks.postgres.after_rows import (
     statement_failed,
     store_after_rows,
 )
+from pgtide.sinks.postgres.ddl_hiding import without_defaults
 from pgtide.sinks.postgres.ddl_payload import TableName, quoted
 from pgtide.sinks.postgres.dump_choice import Choice
 from pgtide.sinks.postgres.dump_text import Entry, entries
@@ -105,7 +106,8 @@ class TargetSchema:
             elif entry.type == "EXTENSION" and entry.name not in available:
                 notes.append(f"extension {entry.name}, which the target does not have")
             else:
-                self._run(connection, entry, entry.statement)
+                # Not even for a moment: servers log statements.
+                self._run(connection, entry, without_defaults(entry.statement, self.hidden))
         for table, column in self.hidden:
             _drop_default(connection, table, column)
         return notes
@@ -175,8 +177,10 @@ def _drop_default(connection: SqlConnection, table: TableName, column: str) -> N
     found = connection.execute(
         "SELECT FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_attrdef d"
         " ON (d.adrelid, d.adnum) = (a.attrelid, a.attnum)"
-        " WHERE a.attrelid = pg_catalog.to_regclass(%s) AND a.attname = %s AND a.attgenerated = ''",
-        [quoted(*table), column],
+        " WHERE a.attrelid IN (SELECT pg_catalog.to_regclass(%s)"
+        " UNION SELECT relid FROM pg_catalog.pg_partition_tree(pg_catalog.to_regclass(%s)))"
+        " AND a.attname = %s AND a.attgenerated = ''",
+        [quoted(*table), quoted(*table), column],
     ).fetchall()
     if found:
         names = sql.Identifier(*table), sql.Identifier(column)

@@ -50,7 +50,9 @@ WITH mine AS (
     SELECT relid FROM pg_catalog.pg_partition_tree(%s::oid) UNION SELECT %s::oid
 )
 SELECT t.tgrelid::oid, 'TRIGGER', t.tgname FROM pg_catalog.pg_trigger t JOIN mine ON relid = tgrelid
-WHERE NOT t.tgisinternal AND t.tgenabled = 'O' AND t.tgparentid = 0
+LEFT JOIN pg_catalog.pg_trigger p ON p.oid = t.tgparentid
+WHERE NOT t.tgisinternal AND t.tgenabled = 'O'
+  AND (p.tgenabled = 'O') IS NOT TRUE  -- else it goes along with the one of its parent
 UNION ALL
 SELECT r.ev_class::oid, 'RULE', r.rulename
 FROM pg_catalog.pg_rewrite r JOIN mine ON relid = ev_class
