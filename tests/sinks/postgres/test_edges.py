@@ -144,7 +144,10 @@ INSERT INTO p VALUES (2, 1), (12, 1);
     )
     replica.follow()
     replica.check_equal("p1", "p2")
-    switches = "SELECT tgrelid::regclass::text, tgenabled::text FROM pg_trigger ORDER BY 1"
+    switches = (
+        "SELECT tgrelid::regclass::text, tgenabled::text FROM pg_trigger"
+        " WHERE tgname = 'more' ORDER BY 1"
+    )
     with connect(replica.target.url) as connection:
         assert enable_triggers(connection) == 1
     assert replica.target.execute(switches) == replica.captured.execute(switches)
