@@ -18,6 +18,7 @@ from pgtide.snapshot.text_page import text_page
 from pgtide.wal.copy_lines import copy_lines
 from pgtide.wal.copy_text import parse_lines
 from pgtide.wal.decoder import Chunk, Decoder, LoggedMessage
+from pgtide.wal.keyed_lists import Keyed, KeyPlaces, hashes, moved, newest
 from pgtide.wal.messages import LogicalMessage, Relation, TypeName
 from pgtide.wal.relations import Slot
 
@@ -39,7 +40,12 @@ def warm() -> None:
     bounds = np.array([0], np.int64), np.array([len(message)], np.int64)
     Decoder(_NoTables(), resume=Lsn(0)).decode(Chunk(message, *bounds, 1))
     line = np.frombuffer(b"1\t2\n", np.uint8)
-    copy_lines(parse_lines(line, 1, 2))
+    rows = parse_lines(line, 1, 2)
+    copy_lines(rows)
+    one = np.zeros(1, np.int64)
+    keyed = Keyed(rows, one, one, KeyPlaces.of([[0]]))
+    newest(keyed, hashes(keyed), (one, one), (one, one))
+    moved(rows, rows, one, keyed.keys)
     row_lz4.compressed(text_page(line, 1, 2))
     number: Any = numba.int64
     libpq.drain.compile((number,) * 14)

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from pgtide.log.snapshot import DataFile
 from pgtide.pipeline.cutting import Count, row_steps
 from pgtide.pipeline.relation_histories import Change, RelationHistories, Told
 from pgtide.pipeline.steps import Dropped, Renamed, Reshaped, Step, Swept, Truncated
@@ -48,6 +49,8 @@ class Census:
     marks: tuple[Mark, ...]
     committed_at: datetime | None  # the newest
     whole: bool = True  # its last transaction ends in it
+    # That have its rows, and others; none where Spark has counted.
+    files: tuple[DataFile, ...] = field(default=(), compare=False)
 
     @property
     def rows(self) -> int:

@@ -88,9 +88,10 @@ def census_of_files(changes: Storage, files: Sequence[DataFile], rows: Between) 
     if not mine or (changes.local is None and len(mine) > REMOTE_FILES):
         return None
     try:
-        return census_of([group for file in mine for group in _groups(changes, file, rows)])
+        census = census_of([group for file in mine for group in _groups(changes, file, rows)])
     except (OSError, pa.ArrowInvalid):
         return None  # Spark says what is wrong with the storage
+    return replace(census, files=tuple(mine))
 
 
 def _groups(changes: Storage, file: DataFile, rows: Between) -> Iterator[Group]:

@@ -64,6 +64,18 @@ class Slice(InputPartition):
             wanted = [piece for piece in found if self.overlaps(piece) and mine(piece.table)]
             yield from wanted[self.part :: self.parts]
 
+    def of(self, rows: pa.Table) -> pa.Table:
+        """Those of some rows that are meant."""
+        if not rows.num_rows or self._holds(rows):
+            return rows
+        return rows.filter(pc.and_(_reaches(rows, self.start), pc.invert(_reaches(rows, self.end))))
+
+    def _holds(self, rows: pa.Table) -> bool:
+        """Whether all of them are, told by transactions."""
+        lsn: Any = pc.min_max(rows.column("lsn"))
+        low, high = lsn["min"].as_py(), lsn["max"].as_py()
+        return bool(low > int(self.start.lsn) and high < int(self.end.lsn))
+
 
 def slices_of(
     snapshot: Snapshot,
@@ -158,8 +170,8 @@ class LoggedChanges:
         """The changes of a slice."""
         columns = list(dict.fromkeys([*PLAIN, "shape", *VALUES]))
         for piece in wanted.pieces(self.storage, self._mine):
-            rows = piece.read(columns)
-            rows = rows.filter(self._chosen(rows, wanted))
+            rows = wanted.of(piece.read(columns))
+            rows = rows.filter(self._changes(rows))
             for begin, after in cut(row_sizes(rows), BATCH_ROWS, BATCH_BYTES):
                 for batch in rows.slice(begin, after - begin).to_batches():
                     yield self.rows.convert(batch)
@@ -167,14 +179,12 @@ class LoggedChanges:
     def _mine(self, table: TableName | None) -> bool:
         return table is None or table in self.table.names
 
-    def _chosen(self, rows: pa.Table, wanted: Slice) -> Any:
-        """Which rows are changes of this table, within the slice's range."""
-        chosen = pc.and_(
+    def _changes(self, rows: pa.Table) -> Any:
+        """Which rows are changes of this table."""
+        return pc.and_(
             pc.is_in(rows.column("op"), pa.array(EVENT_OPS)),
             pc.is_in(rows.column("shape"), pa.array(self.table.ids, pa.int64())),
         )
-        at_or_after, before = _reaches(rows, wanted.start), pc.invert(_reaches(rows, wanted.end))
-        return pc.and_(chosen, pc.and_(at_or_after, before))
 
 
 def _reaches(rows: pa.Table, position: Position) -> Any:

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from pgtide.wal.memory import (
     compiled,
+    copy_bytes,
     inlined,
     load8,
     load32,
@@ -92,14 +93,19 @@ def _field(at: int, end: int, readable: int, out: int) -> int:
 
 @compiled
 def _lines(
-    rows: int, lists: int, texts: int, data: int, readable: int, valid: int, first: int, out: int
-) -> int:
+    rows: int, lists: int, texts: int, data: int, readable: int, valid: int, first: int,
+    heads: int, head_data: int, out: int,
+) -> int:  # fmt: skip
     """Write rows one behind the other; where they end.
 
     ``lists`` and ``texts`` have where lists and texts begin, ``valid`` a bit for each text, from
-    the ``first`` on, or is 0.
+    the ``first`` on, or is 0. ``heads`` has where begins what stands before each row, or is 0.
     """
     for row in range(rows):
+        if heads != 0:
+            begin, end = load32(heads + 4 * row), load32(heads + 4 * row + 4)
+            copy_bytes(out, head_data + begin, end - begin)
+            out += end - begin
         begin, end = load32(lists + 4 * row), load32(lists + 4 * row + 4)
         for value in range(begin, end):
             if value > begin:
@@ -118,8 +124,11 @@ def _lines(
     return out
 
 
-def copy_lines(rows: pa.ListArray[Any]) -> memoryview:
-    """Rows of texts, none of them NULL itself, as lines that COPY … FROM reads."""
+def copy_lines(rows: pa.ListArray[Any], heads: pa.StringArray | None = None) -> memoryview:
+    """Rows of texts, none of them NULL itself, as lines that COPY … FROM reads.
+
+    ``heads``: what stands before each row, as COPY reads it, with the tab behind it; none is NULL.
+    """
     texts: Any = rows.values  # all of them, also where the rows are a slice
     valid, ends, data = texts.buffers()
     places: Any = rows.buffers()[1]
@@ -132,8 +141,10 @@ def copy_lines(rows: pa.ListArray[Any]) -> memoryview:
     if ends is not None and end > begin:
         offsets = np.frombuffer(ends, np.int32)
         used = int(offsets[texts.offset + end] - offsets[texts.offset + begin])
+    starts, head_data, head_bytes = _heads(heads)
     # Of Arrow's pool, which keeps what is freed: the kernel would clear pages for every call.
-    out = pa.allocate_buffer(2 * used + _ENDS * (end - begin) + len(rows) + _WORD_BYTES)
+    room = 2 * used + _ENDS * (end - begin) + len(rows) + head_bytes
+    out = pa.allocate_buffer(room + _WORD_BYTES)
     written = _lines(
         len(rows),
         lists,
@@ -142,6 +153,18 @@ def copy_lines(rows: pa.ListArray[Any]) -> memoryview:
         0 if data is None else data.address + data.size,
         0 if valid is None else valid.address,
         texts.offset,
+        starts,
+        head_data,
         out.address,
     )
     return memoryview(out)[: written - out.address]
+
+
+def _heads(heads: Any) -> tuple[int, int, int]:
+    """Where their beginnings and their bytes lie, and how many bytes they are."""
+    if heads is None or not len(heads):
+        return 0, 0, 0
+    _, ends, data = heads.buffers()
+    bounds = np.frombuffer(ends, np.int32)[heads.offset : heads.offset + len(heads) + 1]
+    address = 0 if data is None else data.address
+    return ends.address + 4 * heads.offset, address, int(bounds[-1] - bounds[0])

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame
 
-from pgtide.sinks.postgres import stager
-from pgtide.sinks.postgres.copying import stage_lines
+from pgtide.sinks.postgres import plain_tasks, stager
+from pgtide.sinks.postgres.plain_tasks import stage_from_files
 from tests.capture.test_refresh import refresh
 from tests.sinks.postgres.replicas import Replica
 
@@ -215,17 +214,24 @@ UPDATE "s %s"."t ""%"" $1" SET "v'x" = 'b' WHERE "k %(a)s" = 1;
     replica.check_equal('"s %s"."t ""%"" $1"')
 
 
+def begin_stream(replica: Replica) -> None:
+    """What is there, and a batch more: Spark counts the stream's first one itself."""
+    replica.follow()
+    replica.captured.run("CREATE TABLE begun (id int PRIMARY KEY)")
+    replica.follow()
+
+
 def test_rows_are_staged_while_others_are_applied(
     replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that are only added, unless rows refer to them that are written before."""
     jobs: list[int] = []
 
-    def counted(lines: DataFrame, url: str, destinations: Any) -> tuple[list[int], int]:
-        jobs.append(len(destinations))
-        return stage_lines(lines, url, destinations)
+    def counted(*given: Any) -> Any:
+        jobs.append(len(given[-1]))
+        return stage_from_files(*given)
 
-    monkeypatch.setattr(stager, "stage_lines", counted)
+    monkeypatch.setattr(stager, "stage_from_files", counted)
     monkeypatch.setattr(stager, "BESIDE_ROWS", 1)
     replica.captured.run(
         """CREATE TABLE accounts (id int PRIMARY KEY, n int);
@@ -235,7 +241,7 @@ INSERT INTO accounts SELECT n, 0 FROM generate_series(1, 9) n;
 INSERT INTO last SELECT n FROM generate_series(1, 9) n;
 """
     )
-    replica.follow()
+    begin_stream(replica)
     jobs.clear()
     replica.captured.run(
         "UPDATE accounts SET n = id;\nINSERT INTO entries VALUES (1, 1), (2, 9);\n"
@@ -246,3 +252,37 @@ INSERT INTO last SELECT n FROM generate_series(1, 9) n;
     replica.follow()
     assert jobs == [1, 1, 2]
     replica.check_equal("accounts", "entries", "last")
+
+
+def test_ways_to_stage_a_batch(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a task, by several that share its keys, and through Spark where it is too much for one."""
+    staged: list[bool] = []
+
+    def noted(*given: Any) -> Any:
+        found = stage_from_files(*given)
+        staged.append(found is not None)
+        return found
+
+    monkeypatch.setattr(stager, "stage_from_files", noted)
+    replica.captured.run(
+        """CREATE TABLE t (id int PRIMARY KEY, v text);
+CREATE TABLE u (id int, at int, v text, PRIMARY KEY (at, id));
+INSERT INTO t SELECT n, 'v' || n FROM generate_series(1, 100) n;
+INSERT INTO u SELECT n, n % 7, repeat('x', 100) FROM generate_series(1, 300) n;
+"""
+    )
+    begin_stream(replica)
+    for name, value, new in (("SHARE_ROWS", 10, 1001), ("HELD_BYTES", 1000, 1002)):
+        monkeypatch.setattr(plain_tasks, name, value)
+        replica.captured.run(
+            f"""UPDATE t SET id = id + 2 * {new}, v = NULL WHERE id BETWEEN 10 AND 20;
+DELETE FROM t WHERE id % 5 = 0;
+INSERT INTO t VALUES ({new}, E'\\t\\\\');
+UPDATE u SET at = -at WHERE id % 3 = 0;
+BEGIN; DELETE FROM u WHERE at = 1; INSERT INTO u VALUES ({new}, 1, 'again'); COMMIT;
+"""
+        )
+        staged.clear()
+        replica.follow()
+        replica.check_equal("t", "u")
+        assert staged == [name == "SHARE_ROWS"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pickle
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -21,8 +21,9 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from pgtide.errors import PgtideError
+from pgtide.log.storage import unavailable
 from pgtide.postgres.connection import SqlConnection
-from pgtide.sinks.postgres.failures import is_of_a_row, target_error
+from pgtide.sinks.postgres.failures import TableRefused, is_of_a_row, target_error
 from pgtide.sinks.postgres.refused_lines import (
     Destination,
     LineRefused,
@@ -47,6 +48,8 @@ _SCHEMA = pa.schema(_FIELDS)
 Outcome: TypeAlias = tuple[int, int, bytes]
 """What a task tells the driver: its load, how many rows that has, and a failure in its place."""
 
+Refusal: TypeAlias = Callable[[LineRefused], TableRefused]
+
 _connections: dict[str, SqlConnection] = {}
 """Of this worker: it is used for many batches, and connecting takes longer than most of them."""
 
@@ -59,20 +62,52 @@ class Copier:
     destinations: Mapping[int, Destination]  # by stage
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        load, rows, failure = secrets.randbits(62), 0, b""
-        try:
-            with worker_session(self.url) as connection, connection.transaction():
-                connection.execute("SELECT set_config(%s, %s, true)", [LOAD, str(load)])
-                rows = copy_lines(connection, batches, self.destinations)
-        except LineRefused as refused:
-            position = position_of(fields_of(refused.line))
-            destination = self.destinations[refused.stage]
-            failure = pickle.dumps(destination.refusal(refused.line, position, refused.error))
-        except psycopg.Error as error:
-            failure = pickle.dumps(target_error(error, "rows are staged"))
-        except PgtideError as error:
-            failure = pickle.dumps(error)
-        yield pa.record_batch([[load], [rows], [failure]], schema=_SCHEMA)
+        load = new_load()
+
+        def copy() -> int:
+            with staging(self.url, load) as connection:
+                return copy_lines(connection, batches, self.destinations)
+
+        told = outcome(load, copy, staged_refusal(self.destinations), "rows are staged")
+        yield pa.record_batch([[value] for value in told], schema=_SCHEMA)
+
+
+def new_load() -> int:
+    """A number for the rows of a task that nobody else has."""
+    return secrets.randbits(62)
+
+
+@contextmanager
+def staging(url: str, load: int) -> Iterator[SqlConnection]:
+    """A transaction whose rows in stages are of a load."""
+    with worker_session(url) as connection, connection.transaction():
+        connection.execute("SELECT set_config(%s, %s, true)", [LOAD, str(load)])
+        yield connection
+
+
+def staged_refusal(destinations: Mapping[int, Destination]) -> Refusal:
+    """What to say of a line that a stage does not take."""
+
+    def refusal(refused: LineRefused) -> TableRefused:
+        position = position_of(fields_of(refused.line))
+        return destinations[refused.stage].refusal(refused.line, position, refused.error)
+
+    return refusal
+
+
+def outcome(load: int, copy: Callable[[], int], refusal: Refusal, doing: str) -> Outcome:
+    """What a task tells of its copy: how many rows that brought, or why it failed."""
+    try:
+        return load, copy(), b""
+    except LineRefused as refused:
+        failure: Exception = refusal(refused)
+    except psycopg.Error as error:
+        failure = target_error(error, doing)
+    except OSError as error:
+        failure = unavailable(error)
+    except PgtideError as error:
+        failure = error
+    return load, 0, pickle.dumps(failure)
 
 
 def stage_lines(

@@ -9,7 +9,6 @@ written together, side by side or when they were parked: a row has one position 
 
 from __future__ import annotations
 
-import pickle
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,20 +16,19 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import psycopg
 import pyarrow as pa
 from psycopg import sql
 from pyarrow import compute
 from pyspark.sql import SparkSession
 
-from pgtide.errors import PgtideError, TargetUnavailable
+from pgtide.errors import TargetUnavailable
 from pgtide.log.order import Piece
 from pgtide.log.sizes import cut, value_sizes
-from pgtide.log.storage import Storage, unavailable
+from pgtide.log.storage import Storage
 from pgtide.position import Lsn, Position
 from pgtide.postgres.connection import SqlConnection
-from pgtide.sinks.postgres.copying import Lines, Outcome, finished, worker_session
-from pgtide.sinks.postgres.failures import target_error
+from pgtide.sinks.postgres.copying import Lines, Outcome, finished, outcome, worker_session
+from pgtide.sinks.postgres.failures import TableRefused
 from pgtide.sinks.postgres.refused_lines import Destination, LineRefused
 from pgtide.spark.layout import TableName
 from pgtide.spark.log_slices import Slice
@@ -108,24 +106,18 @@ class Loader:
     role: str  # of the session: ``replica`` looks at no foreign keys
 
     def __call__(self, slices: Iterable[Slice]) -> Iterator[Outcome]:
-        rows, failure = 0, b""
         brought = Brought()
-        try:
+
+        def copy() -> int:
             with worker_session(self.url) as connection, connection.transaction():
-                done = self._begin(connection)
-                self._copy(connection, slices, done, brought)
-                rows = brought.note(connection, self.pipeline, self.lsn)
-        except LineRefused as refused:
+                self._copy(connection, slices, self._begin(connection), brought)
+                return brought.note(connection, self.pipeline, self.lsn)
+
+        def refusal(refused: LineRefused) -> TableRefused:
             position = Position(self.lsn, brought.place(refused.stage, refused.number))
-            destination = self.destinations[refused.stage]
-            failure = pickle.dumps(destination.refusal(refused.line, position, refused.error))
-        except psycopg.Error as error:
-            failure = pickle.dumps(target_error(error, "rows of the snapshot are copied"))
-        except PgtideError as error:
-            failure = pickle.dumps(error)
-        except OSError as error:
-            failure = pickle.dumps(unavailable(error))
-        yield self.epoch, rows, failure
+            return self.destinations[refused.stage].refusal(refused.line, position, refused.error)
+
+        yield outcome(self.epoch, copy, refusal, "rows of the snapshot are copied")
 
     def wants(self, table: TableName | None) -> bool:
         """Whether rows that are filed under a name may be meant; None: under several."""

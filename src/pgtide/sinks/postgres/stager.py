@@ -6,7 +6,7 @@ target works on those.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pgtide.errors import TargetUnavailable
@@ -15,6 +15,9 @@ from pgtide.pipeline.reading import LogFrames
 from pgtide.postgres.connection import SqlConnection
 from pgtide.postgres.references import read_references
 from pgtide.sinks.postgres.copying import stage_lines
+from pgtide.sinks.postgres.plain_state import PlainTables
+from pgtide.sinks.postgres.plain_tasks import stage_from_files
+from pgtide.sinks.postgres.refused_lines import Destination
 from pgtide.sinks.postgres.staged_rows import StagedRows, TableRows
 from pgtide.sinks.postgres.stages import Stage, prepare_stages
 from pgtide.sinks.postgres.statements import Chosen
@@ -92,8 +95,23 @@ class Stager:
         if not targets:
             return Copied((), [], 0)
         destinations = {stage.number: stage.destination(table) for stage, table in targets.items()}
-        lines = rows.lines(self.unit.batch.frame, spared)
-        return Copied([*targets], *stage_lines(lines, self.url, destinations))
+        staged = None if spared else self._from_files(rows, destinations)
+        if staged is None:
+            lines = rows.lines(self.unit.batch.frame, spared)
+            staged = stage_lines(lines, self.url, destinations)
+        return Copied([*targets], *staged)
+
+    def _from_files(
+        self, rows: StagedRows, destinations: Mapping[int, Destination]
+    ) -> tuple[list[int], int] | None:
+        """The short way, for rows of which just the last state is wanted; None where it is not."""
+        batch = self.unit.batch
+        tables = None if rows.every else PlainTables.of(rows.tables, rows.cuts)
+        if tables is None or not batch.census.files:
+            return None
+        return stage_from_files(
+            batch.spark, self.log.changes, batch.census, tables, self.url, destinations
+        )
 
     def added_last(self, tables: Sequence[TableRows]) -> list[TableRows]:
         """Tables that only get rows, many of them, which no other of the unit refers to."""

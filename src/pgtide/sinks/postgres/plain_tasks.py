@@ -1,0 +1,102 @@
+"""Tasks that stage a batch's rows straight from the log's files, where that is all there is to do.
+
+Each task reads all of the batch and takes its share of the keys. It holds the last state of each
+of them, which is bounded: a batch that is larger goes through Spark, which has a disk for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from pyspark.sql import SparkSession
+
+from pgtide.log.storage import Storage
+from pgtide.pipeline.census import Census
+from pgtide.postgres.connection import SqlConnection
+from pgtide.sinks.postgres.copying import (
+    Lines,
+    Outcome,
+    finished,
+    new_load,
+    outcome,
+    staged_refusal,
+    staging,
+)
+from pgtide.sinks.postgres.plain_state import COLUMNS, PlainTables, States
+from pgtide.sinks.postgres.refused_lines import Destination
+from pgtide.spark.layout import TableName
+from pgtide.spark.log_slices import Slice
+
+HELD_BYTES = 128 << 20  # of states in a task
+SHARE_ROWS = 50_000  # of a batch, that a task is worth
+MOST_SHARES = 8  # each reads all of the batch
+_TOO_MUCH = -1  # told in place of a number of rows
+
+
+@dataclass(frozen=True)
+class PlainStager:
+    """Callable on numbers of shares. It holds secrets: part of a task's closure only."""
+
+    url: str = field(repr=False)
+    log: Storage = field(repr=False)
+    rows: Slice
+    tables: PlainTables
+    destinations: Mapping[int, Destination]  # by stage
+    shares: int
+    most: int  # bytes of states in a task
+
+    def __call__(self, numbers: Iterable[int]) -> Iterator[Outcome]:
+        refusal = staged_refusal(self.destinations)
+        for share in numbers:
+            load = new_load()
+            yield outcome(load, partial(self._copy, share, load), refusal, "rows are staged")
+
+    def _copy(self, share: int, load: int) -> int:
+        held, size = [], 0
+        for piece in self.rows.pieces(self.log, self._wants):
+            states = self.tables.states(self.rows.of(piece.read(COLUMNS)))
+            held.append(self.tables.compacted(states, share, self.shares))
+            size += held[-1].values.nbytes
+            if size > self.most:
+                return _TOO_MUCH
+        if not held:
+            return 0
+        # What is left of all pieces belongs to this share.
+        last = self.tables.compacted(States.joined(held)) if len(held) > 1 else held[0]
+        with staging(self.url, load) as connection:
+            return self._send(connection, last)
+
+    def _send(self, connection: SqlConnection, states: States) -> int:
+        waiting: dict[int, Lines] = {}
+        rows = 0
+        for stage, lines, count in self.tables.lines(states):
+            mine = waiting.setdefault(stage, Lines(stage, self.destinations[stage].command))
+            mine.add(connection, lines, count)
+            rows += count
+        for mine in waiting.values():
+            mine.flush(connection)
+        return rows
+
+    def _wants(self, table: TableName | None) -> bool:
+        return table is None or table in self.tables.names
+
+
+def stage_from_files(
+    spark: SparkSession,
+    log: Storage,
+    census: Census,
+    tables: PlainTables,
+    url: str,
+    destinations: Mapping[int, Destination],
+) -> tuple[list[int], int] | None:
+    """Stage the rows of a batch, as ``stage_lines`` does; None where they are too much for that."""
+    assert census.high is not None, "a batch has rows"
+    rows = Slice(census.files, 0, 1, census.low, census.high.next)
+    cores = spark.sparkContext.defaultParallelism
+    shares = max(1, min(cores, MOST_SHARES, census.rows // SHARE_ROWS))
+    stager = PlainStager(url, log, rows, tables, dict(destinations), shares, HELD_BYTES)
+    told = spark.sparkContext.parallelize(range(shares), shares).mapPartitions(stager).collect()
+    staged = finished(told)
+    return None if any(rows == _TOO_MUCH for _, rows, _ in told) else staged
