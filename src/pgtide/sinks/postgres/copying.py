@@ -8,6 +8,7 @@ that the target refuses it is the first one, with its key.
 
 from __future__ import annotations
 
+import gc
 import pickle
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -200,8 +201,9 @@ def _bytes(lines: Any) -> memoryview:
 @contextmanager
 def worker_session(url: str) -> Iterator[SqlConnection]:
     """The worker's connection, opened anew when it has gone bad."""
-    known = _connections.get(url)
+    known, fresh = _connections.get(url), False
     if known is None or known.closed or known.broken or not _answers(known):
+        fresh = True
         known = _connections[url] = connect_target(url, "pgtide stage")
         # What a crash of the server takes away, notes about it included, is not counted: the
         # driver's own commit, which says how far the target is, waits for all before it.
@@ -211,6 +213,9 @@ def worker_session(url: str) -> Iterator[SqlConnection]:
     except BaseException:
         _connections.pop(url).close()
         raise
+    if fresh:
+        # Spark has all objects looked through after each task: 50 ms for those of the modules.
+        gc.freeze()
 
 
 def _answers(connection: SqlConnection) -> bool:
