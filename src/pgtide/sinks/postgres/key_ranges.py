@@ -100,7 +100,7 @@ class RangedTransaction(TargetTransaction):
         self._table = table
         self._ahead = {number for number, at in ahead.items() if at >= unit.high}
         if self._ahead:
-            self._loaded = []  # what was begun by ranges is not loaded in another way
+            self._load.refrain()
 
     def run(self, reached: Position, *, in_order: bool = False) -> bool:
         if not self._ahead and not self._can_be_parted():
@@ -134,7 +134,7 @@ class RangedTransaction(TargetTransaction):
         (rows,) = self._unit.tables
         ids = {shape.id for shape in rows.shapes}
         events = sum(count.rows for count in self._batch.census.counts if count.shape in ids)
-        if events < RANGED_ROWS or not self._changes_are_apart(rows) or self._load():
+        if events < RANGED_ROWS or not self._changes_are_apart(rows) or self._load.run():
             return False
         return self._table_is_apart(rows)
 

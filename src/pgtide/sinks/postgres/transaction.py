@@ -8,40 +8,34 @@ before needed that order it is tried first (``order``).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 
 from pgtide.config.sinks import PostgresSettings
-from pgtide.errors import TargetError
 from pgtide.log.reader import Log
 from pgtide.pipeline.reading import LogFrames
 from pgtide.pipeline.steps import Swept
-from pgtide.position import Lsn, Position
+from pgtide.position import Position
 from pgtide.postgres.connection import SqlConnection
 from pgtide.sinks.postgres.after_rows import run_after_rows
 from pgtide.sinks.postgres.applying import Applier, Unexpected
 from pgtide.sinks.postgres.bookkeeping import expect_progress, lock_progress, write_progress
 from pgtide.sinks.postgres.deferred import WaitsForRows, settle
 from pgtide.sinks.postgres.failures import TableRefused, is_of_a_row, target_error
+from pgtide.sinks.postgres.initial_load import InitialLoad
 from pgtide.sinks.postgres.keeping import note_tables
 from pgtide.sinks.postgres.late_keys import FOREIGN_KEY
-from pgtide.sinks.postgres.loading import Loader, close_load, load_rows, open_load
+from pgtide.sinks.postgres.loading import close_load
 from pgtide.sinks.postgres.ordered import OrderedApplier
-from pgtide.sinks.postgres.refused_lines import Destination
 from pgtide.sinks.postgres.staged_rows import StagedRows, TableRows
 from pgtide.sinks.postgres.stager import Copied, Stager
-from pgtide.sinks.postgres.statements import Chosen, Statements
+from pgtide.sinks.postgres.statements import Chosen
 from pgtide.sinks.postgres.sweeping import StagedSweep, staged_sweeps
-from pgtide.sinks.postgres.target_tables import (
-    disable_triggers,
-    missing_table,
-    read_tables,
-)
+from pgtide.sinks.postgres.target_tables import missing_table, read_tables
 from pgtide.sinks.postgres.units import Command, Left, RowsOf, SweepOf, Truncate, Unit
 from pgtide.spark.layout import Layout, TableName
-from pgtide.spark.log_slices import slices_of
 
 # A hash of a batch's keys fits into this; in less, both sides of the join go through the disk.
 _MEMORY = """
@@ -70,11 +64,10 @@ class TargetTransaction:
         self._unit = unit
         self._batch = unit.batch
         url = settings.url.reveal()
-        self._log = log
         self._stager = Stager(connection, url, unit, scope, frames, log)
         self._scope = scope
         self._sweeps = self._staged_sweeps()
-        self._loaded: list[TableRows] | None = None
+        self._load = InitialLoad(connection, settings, unit, log)
         self._ranges: list[int] | None = None  # of keys, if not all
 
     def run(self, reached: Position, *, in_order: bool = False) -> bool:
@@ -140,7 +133,8 @@ class TargetTransaction:
             raise TableRefused((schema, table), told) from error
 
     def _attempt(self, reached: Position, *, every: bool, late: bool = False) -> None:
-        tables = [table for table in self._unit.tables if table not in self._load()]
+        loaded = self._load.run()
+        tables = [table for table in self._unit.tables if table not in loaded]
         last = [] if every else self._stager.added_last(tables)
         rows = self._rows([table for table in tables if table not in last], every=every)
         added = self._rows(last)
@@ -189,54 +183,6 @@ class TargetTransaction:
     def _pipeline(self) -> str:
         return self._batch.scope.pipeline
 
-    def _load(self) -> list[TableRows]:
-        """Bring rows of a snapshot into tables that had none; the tables that this was done for."""
-        lsn = Lsn(self._batch.source.snapshot - 1)
-        census = self._batch.census
-        if self._loaded is not None or not census.low.lsn == self._unit.high.lsn == lsn:
-            return self._loaded or []
-        wanted = {t.rules.target: t for t in self._unit.tables if t.once and not t.ruled}
-        known = {
-            name: table
-            for name, table in read_tables(self._connection, wanted).items()
-            if not table.refers and not any(c.generated for c in table.columns.values())
-        }
-        epoch, open_ = open_load(self._connection, self._pipeline, lsn, list(known))
-        self._refuse_other_way(open_ - known.keys())
-        self._loaded = [wanted[name] for name in known if name in open_]
-        if self._loaded:
-            rows = StagedRows(self._scope, self._loaded, ())
-            destinations = {}
-            for number, (stage, table) in rows.stages.items():
-                target = table.rules.target
-                command = Statements(stage, known[target]).copy()
-                destinations[number] = Destination(command, target, stage.key_places)
-            for table in self._loaded:
-                if self._settings.replication_role == "origin":
-                    disable_triggers(self._connection, known[table.rules.target])
-            url = self._settings.url.reveal()
-            role = self._settings.replication_role
-            log = self._log.changes
-            filed = frozenset((s.schema, s.table) for t in self._loaded for s in t.shapes)
-            loader = Loader(url, log, destinations, filed, self._pipeline, lsn, epoch, role)
-            # Any version will do: rows between two positions never change.
-            bounds = census.low, self._unit.high.next
-            slices = slices_of(self._log.snapshot(), *bounds, loader.wants)
-            load_rows(self._batch.spark, slices, loader)
-        return self._loaded
-
-    def _refuse_other_way(self, begun: Collection[TableName]) -> None:
-        """Rows without a key that were loaded in part would come twice if they were merged now."""
-        for table in self._unit.tables:
-            if table.rules.target in begun and not table.layout.key_names:
-                name = ".".join(table.rules.target)
-                raise TargetError(
-                    f"{name} is loaded in part, and cannot be loaded further",
-                    detail="It has no key, and rules, foreign keys or generated columns that it "
-                    "did not have when its rows began to come.",
-                    hint="Take them back until the rows of the snapshot are there: pgtide status",
-                )
-
     def _staged_sweeps(self) -> dict[Swept, list[StagedSweep]]:
         found: dict[Swept, list[StagedSweep]] = {}
         number = 1
@@ -252,8 +198,7 @@ class TargetTransaction:
 
         A sweep that spares nothing stands before them in the log, and they are loaded earlier.
         """
-        loaded = {table.rules.target for table in self._loaded or ()}
-        return sweep.stage is None and sweep.table in loaded
+        return sweep.stage is None and sweep.table in self._load.targets
 
     def _begin(self, reached: Position) -> None:
         """Make sure that nobody else has brought the target further meanwhile."""
