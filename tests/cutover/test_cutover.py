@@ -13,7 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgtide.config.connection_string import ConnectionString
-from pgtide.cutover.cutting_over import Cutover, Outcome, Settings, document
+from pgtide.cutover.cutting_over import Cutover
+from pgtide.cutover.outcome import Outcome, Settings, document
 from pgtide.cutover.unapplied import first_write
 from pgtide.errors import PipelineError, TargetError
 from pgtide.log.refreshes import Refresh, RefreshStore

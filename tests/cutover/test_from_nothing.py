@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from pgtide.cutover.cutting_over import Cutover, Settings
+from pgtide.cutover.cutting_over import Cutover
+from pgtide.cutover.outcome import Settings
 from pgtide.pipeline.running import PipelineRun
 from pgtide.postgres.connection import connect
 from pgtide.sinks.postgres.after_rows import run_after_rows

@@ -17,7 +17,7 @@ from pgtide.errors import ConfigError
 
 if TYPE_CHECKING:
     from pgtide.config import Config
-    from pgtide.cutover.cutting_over import Outcome, Settings
+    from pgtide.cutover.outcome import Outcome, Settings
     from pgtide.postgres.verdict import Check
 
 
@@ -78,7 +78,7 @@ def command(
     quiet_s = None if until_quiet is None else parse_duration(until_quiet)
     if sequences_only:
         return _sequences(invocation, config, name)
-    from pgtide.cutover.cutting_over import Settings, document
+    from pgtide.cutover.outcome import Settings, document
 
     settings = Settings(read_only=read_only, verify=verify, wait_s=wait_s, quiet_s=quiet_s)
     outcome = _cut_over(invocation, name, settings)
@@ -112,8 +112,8 @@ def _cut_over(invocation: Invocation, name: str, asked: Settings) -> Outcome:
 
 def _sequences(invocation: Invocation, config: Config, name: str) -> int:
     from pgtide.config import TablePatterns
-    from pgtide.cutover.cutting_over import sequence_check
     from pgtide.cutover.read_only import NAME
+    from pgtide.cutover.schema_checks import sequence_check
     from pgtide.postgres.connection import connect
     from pgtide.sinks.postgres.reaching import connect_target
     from pgtide.sinks.postgres.sequences import copy_sequences, sequences_of

@@ -8,68 +8,30 @@ Without read-only nothing keeps anybody from writing: then the last step only sa
 
 from __future__ import annotations
 
-import logging
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psycopg
 
 from pgtide.config import Config, TablePatterns
-from pgtide.cutover.catalogs import large_objects, missing_objects, unlogged_tables
+from pgtide.cutover.outcome import Outcome, Settings
 from pgtide.cutover.progress import Late, Progress
 from pgtide.cutover.read_only import NAME, ReadOnly
 from pgtide.cutover.reads import Reads, open_reads
+from pgtide.cutover.schema_checks import differences, listed, made, sequence_check
 from pgtide.position import Lsn, Position
 from pgtide.postgres.connection import connect, translate
 from pgtide.postgres.verdict import Check, fail, ok, warn
 from pgtide.sinks.postgres.reaching import connect_target
-from pgtide.sinks.postgres.sequences import Copied, copy_sequences, sequences_of
+from pgtide.sinks.postgres.sequences import copy_sequences, sequences_of
 from pgtide.sinks.postgres.target_tables import enable_triggers
 from pgtide.verify.readiness import Readiness
-from pgtide.verify.report import PipelineReport
 from pgtide.verify.verifying import Options, Verification
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from pgtide.verify.verifying import OnProgress
-
-logger = logging.getLogger(__name__)
-
-SHOWN = 10  # names in a line
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What is asked for."""
-
-    read_only: bool = False
-    verify: bool = True
-    wait_s: float = 300.0  # for the target to catch up
-    quiet_s: float | None = None  # how long nobody must have written before anything else is done
-    on_check: Callable[[Check], None] | None = None  # called as soon as one is known
-    on_progress: OnProgress | None = None  # of the verification
-    stop: threading.Event = field(default_factory=threading.Event)
-
-
-@dataclass
-class Outcome:
-    """The verdict and what it rests on."""
-
-    pipeline: str
-    checks: list[Check] = field(default_factory=list)
-    position: Lsn | None = None  # the target has everything up to it
-    undo: str | None = None  # the SQL that makes the source writable again, if it is not
-    sequences: Copied | None = None
-    verification: PipelineReport | None = None
-
-    @property
-    def ready(self) -> bool:
-        return bool(self.checks) and all(check.level != "fail" for check in self.checks)
 
 
 class Cutover:
@@ -140,7 +102,7 @@ class Cutover:
         if not self._note(self._caught_up(mark)) or not self._note(self._read_again()):
             return
         self.outcome.position = mark
-        self._note(self._made(), *self._differences(), self._parked(), self._copy_sequences())
+        self._note(*self._schema(), self._parked(), self._copy_sequences())
         if not self.outcome.ready:
             return
         if self._settings.verify and not self._note(self._verified()):
@@ -209,7 +171,7 @@ class Cutover:
             reads = self._open_reads()
         if left := [*reads.stuck, *reads.going_on]:
             hint = "See pgtide refresh --list. What is not wanted: pgtide refresh --cancel ID"
-            return fail("reads", f"tables are still to be read again: {_listed(left)}", hint)
+            return fail("reads", f"tables are still to be read again: {listed(left)}", hint)
         try:
             if begun.going_on:
                 self._at.reach(self._at.mark(), deadline)
@@ -220,43 +182,16 @@ class Cutover:
     def _open_reads(self) -> Reads:
         return open_reads(self._config, self._source, self._patterns)
 
-    def _made(self) -> Check:
-        row = self._target.execute(
-            "SELECT count(*) FROM pgtide.after_rows WHERE pipeline = %s", [self.outcome.pipeline]
-        ).fetchone()
-        waiting = row[0] if row else 0
-        if waiting:
-            said = f"{waiting} statements wait for the rows of the snapshot: pgtide.after_rows"
-            return fail("schema", said, "Run: pgtide run, and look at pgtide status")
-        return ok("schema", "nothing waits to be made")
-
-    def _differences(self) -> Iterator[Check]:
-        if missing := missing_objects(self._source, self._target, self._patterns):
-            said = f"the target does not have {_listed(missing)}"
-            yield warn("objects", said, "Make them at the target if the application needs them.")
-        else:
-            yield ok("objects", "indexes, constraints and triggers have the names of the source")
-        for table, what in (
-            ("skipped", "DDL statements were left out: pgtide skip"),
-            ("conflicts", "rows were not as expected: pgtide.conflicts"),
-        ):
-            query = f"SELECT count(*) FROM pgtide.{table} WHERE pipeline = %s"
-            row = self._target.execute(query.encode(), [self.outcome.pipeline]).fetchone()
-            if row and row[0]:
-                yield warn(table, f"{row[0]} {what}")
-        hint = "Copy them with pg_dump and pg_restore if the application needs them."
-        if unlogged := unlogged_tables(self._source, self._patterns):
-            said = f"rows of unlogged tables are not replicated: {_listed(unlogged)}"
-            yield warn("unlogged", said, hint)
-        if count := large_objects(self._source):
-            yield warn("large objects", f"{count} of them are not replicated", hint)
+    def _schema(self) -> Iterator[Check]:
+        yield made(self._target, self.outcome.pipeline)
+        yield from differences(self._source, self._target, self.outcome.pipeline, self._patterns)
 
     def _parked(self) -> Check:
         state = self._readiness.state()
         parked = sorted(state.parked) if state is not None else []
         if parked:
             hint = f"Run: pgtide resume --pipeline {self.outcome.pipeline}"
-            return fail("parked", f"tables are parked: {_listed(parked)}", hint)
+            return fail("parked", f"tables are parked: {listed(parked)}", hint)
         return ok("parked", "no table is parked")
 
     def _copy_sequences(self) -> Check:
@@ -273,13 +208,13 @@ class Cutover:
         if report.refused:
             return fail("verified", f"it cannot be: {report.refused}", "Or leave it: --no-verify")
         if report.differing:
-            names = _listed([table.table for table in report.differing])
+            names = listed([table.table for table in report.differing])
             return fail("verified", f"source and target differ: {names}", hint)
         compared = [table for table in report.tables if not table.refused]
         rows = sum(table.rows for table in compared)
         said = f"{len(compared)} tables are equal, {rows} rows"
         if refused := [table.table for table in report.tables if table.refused]:
-            return warn("verified", f"{said}; not compared: {_listed(refused)}", hint)
+            return warn("verified", f"{said}; not compared: {listed(refused)}", hint)
         return ok("verified", said)
 
     def _enabled(self) -> Check:
@@ -302,38 +237,3 @@ class Cutover:
         if self._settings.read_only:
             return ok("quiet", said)
         return warn("quiet", f"{said}; nothing keeps anybody from it", "See --read-only")
-
-
-def sequence_check(copied: Copied) -> Check:
-    """What became of the sequences."""
-    if copied.missing or copied.unreadable:
-        names = _listed(copied.missing or copied.unreadable)
-        why = "the target does not have them" if copied.missing else "the role may not read them"
-        return fail("sequences", f"{why}: {names}", "Make them at the target, or grant SELECT.")
-    said = f"{len(copied.set)} set, {len(copied.equal)} were equal"
-    if copied.ahead:
-        ahead = f"{said}; ahead of the source and left there: {_listed(copied.ahead)}"
-        return warn("sequences", ahead, "Somebody has used the target already.")
-    return ok("sequences", said)
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
-
-
-def document(outcome: Outcome) -> dict[str, Any]:
-    """The verdict as JSON."""
-    sequences = outcome.sequences
-    return {
-        "ready": outcome.ready,
-        "pipeline": outcome.pipeline,
-        "position": None if outcome.position is None else str(outcome.position),
-        "undo": outcome.undo,
-        "checks": [
-            {"name": c.name, "level": c.level, "message": c.message, "hint": c.hint}
-            for c in outcome.checks
-        ],
-        "sequences": None if sequences is None else vars(sequences),
-        "verification": outcome.verification and outcome.verification.document(),
-    }

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from pgtide.cutover.cutting_over import Cutover, Settings
+from pgtide.cutover.cutting_over import Cutover
+from pgtide.cutover.outcome import Settings
 from pgtide.snapshot.initial import InitialSnapshot
 from pgtide.snapshot.target_schemas import TargetSchemas
 from tests.fixtures.capture import MakeCaptured
