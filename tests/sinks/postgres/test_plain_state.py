@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -114,6 +116,26 @@ def in_shares(rows: list[Any], shares: int, piece: int) -> list[tuple[int, bytes
 @given(rows=events(), shares=st.integers(1, 3), piece=st.integers(1, 30))
 def test_the_same_lines(spark: SparkSession, rows: list[Any], shares: int, piece: int) -> None:
     assert in_shares(rows, shares, piece) == by_spark(spark, rows)
+
+
+def test_memory_of_rows_with_small_values() -> None:
+    """What is known of them takes more than these, and is held once: lines are made in parts."""
+    tables, count = plain(), 500_000
+    one = arrow([(96, 0, "update", 1, None, ["1", None])])
+    states = tables.states(one.take(np.zeros(count, np.int64)))
+    assert states.nbytes > 3 * states.values.nbytes
+    list(tables.lines(states.take(np.arange(1))))  # compiled code takes memory of its own
+    most, lines, held = 0, 0, pa.total_allocated_bytes()
+    tracemalloc.start()
+    try:
+        for _, _, number in tables.lines(states):
+            lines += number
+            most = max(most, pa.total_allocated_bytes() - held)
+        most += tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert lines == count
+    assert most < states.nbytes
 
 
 def test_a_row_that_does_not_fit_its_shape() -> None:

@@ -30,6 +30,7 @@ pc: Any = compute  # its stubs know fewer kinds of arguments than the functions 
 
 COLUMNS = ["lsn", "seq", "op", "shape", "before", "after"]
 LINES_BYTES = 1 << 20  # of values that are made lines at once
+LINES_ROWS = 20_000  # likewise: what stands before the values takes more than small ones do
 _NO_SHAPE: Any = 0  # no shape has this id
 _NEW, _KNOWN, _READ = "a", "p", "r"
 
@@ -73,6 +74,11 @@ class States:
         columns = {name: np.concatenate([getattr(p, name) for p in parts]) for name in _PLAIN}
         values: Any = pa.concat_arrays([part.values for part in parts])
         return States(**columns, values=values)
+
+    @property
+    def nbytes(self) -> int:
+        """In memory: of rows with few values it is not these that take it."""
+        return int(self.values.nbytes + sum(getattr(self, name).nbytes for name in _PLAIN))
 
     def __len__(self) -> int:
         return len(self.lsn)
@@ -218,18 +224,14 @@ class PlainTables:
     # -- lines ------------------------------------------------------------------------------
 
     def lines(self, states: States) -> Iterator[tuple[int, memoryview, int]]:
-        """Of each stage its lines, in bounded parts; what came and went again has none."""
-        states = states.take(~(states.gone & (states.known == _NEW)))
-        for slot in np.unique(states.slots):
-            mine = states.take(states.slots == slot)
-            heads = _heads(mine)
-            for begin, end in cut(value_sizes(mine.values), len(mine), LINES_BYTES):
-                part = mine.values.slice(begin, end - begin)
-                yield (
-                    self.shapes[slot].id,
-                    copy_lines(part, heads.slice(begin, end - begin)),
-                    end - begin,
-                )
+        """Stage by stage its lines, in bounded parts; what came and went again has none."""
+        leaves = ~(states.gone & (states.known == _NEW))
+        sizes = value_sizes(states.values)
+        for slot in np.unique(states.slots[leaves]):
+            mine = np.flatnonzero(leaves & (states.slots == slot))
+            for begin, end in cut(sizes[mine], LINES_ROWS, LINES_BYTES):
+                part = states.take(mine[begin:end])
+                yield self.shapes[slot].id, copy_lines(part.values, _heads(part)), len(part)
 
 
 _SIDES = ("before", "after")
