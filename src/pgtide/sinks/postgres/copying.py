@@ -201,9 +201,8 @@ def _bytes(lines: Any) -> memoryview:
 @contextmanager
 def worker_session(url: str) -> Iterator[SqlConnection]:
     """The worker's connection, opened anew when it has gone bad."""
-    known, fresh = _connections.get(url), False
+    known = _connections.get(url)
     if known is None or known.closed or known.broken or not _answers(known):
-        fresh = True
         known = _connections[url] = connect_target(url, "pgtide stage")
         # What a crash of the server takes away, notes about it included, is not counted: the
         # driver's own commit, which says how far the target is, waits for all before it.
@@ -213,8 +212,9 @@ def worker_session(url: str) -> Iterator[SqlConnection]:
     except BaseException:
         _connections.pop(url).close()
         raise
-    if fresh:
+    if not gc.get_freeze_count():
         # Spark has all objects looked through after each task: 50 ms for those of the modules.
+        # Once: what is waste by then, as after an error, would never be found again.
         gc.freeze()
 
 
