@@ -33,7 +33,7 @@ from pgtide.spark.log_slices import Slice
 
 HELD_BYTES = 128 << 20  # of states in a task
 SHARE_ROWS = 50_000  # of a batch, that a task is worth
-MOST_SHARES = 8  # each reads all of the batch
+MOST_SHARES = 8  # each reads all of the batch; also where fewer hold too much
 _TOO_MUCH = -1  # told in place of a number of rows
 
 
@@ -98,8 +98,12 @@ def stage_from_files(
     assert census.high is not None, "a batch has rows"
     rows = Slice(census.files, 0, 1, census.low, census.high.next)
     cores = spark.sparkContext.defaultParallelism
-    shares = max(1, min(cores, MOST_SHARES, census.rows // SHARE_ROWS))
-    stager = PlainStager(url, log, rows, tables, dict(destinations), shares, HELD_BYTES)
-    told = spark.sparkContext.parallelize(range(shares), shares).mapPartitions(stager).collect()
-    staged = finished(told)
-    return None if any(rows == _TOO_MUCH for _, rows, _ in told) else staged
+    few = max(1, min(cores, MOST_SHARES, census.rows // SHARE_ROWS))
+    for shares in sorted({few, MOST_SHARES}):  # smaller ones where those do not fit
+        stager = PlainStager(url, log, rows, tables, dict(destinations), shares, HELD_BYTES)
+        tasks = spark.sparkContext.parallelize(range(shares), shares).mapPartitions(stager)
+        told = tasks.collect()
+        staged = finished(told)
+        if all(count != _TOO_MUCH for _, count, _ in told):
+            return staged
+    return None
