@@ -145,8 +145,9 @@ def test_a_row_that_does_not_fit_its_shape() -> None:
         (96, 0, "insert", 1, None, None),
         (96, 0, "delete", 1, None, ["1", "v"]),
     ):
-        with pytest.raises(LogError, match="does not fit its shape, at LSN 96"):
-            plain().states(arrow([damaged]))
+        with pytest.raises(LogError, match="does not fit its shape") as refused:
+            plain().states(arrow([(88, 0, "insert", 1, None, ["1", "v"]), damaged]))
+        assert refused.value.detail == "It is the row at 0/60:0."
 
 
 def test_rows_that_need_more() -> None:
