@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from pgtide.errors import PgtideError
+from pgtide.errors import LogError, PgtideError
 from pgtide.log.storage import unavailable
 from pgtide.postgres.connection import SqlConnection
 from pgtide.sinks.postgres.failures import TableRefused, is_of_a_row, target_error
@@ -106,6 +106,12 @@ def outcome(load: int, copy: Callable[[], int], refusal: Refusal, doing: str) ->
         failure = target_error(error, doing)
     except OSError as error:
         failure = unavailable(error)
+    except pa.ArrowInvalid as error:
+        failure = LogError(
+            "a data file of the log cannot be read",
+            detail=f"{type(error).__name__}, while {doing}.",
+            hint="The log is damaged: restore it from a backup or start a new one.",
+        )
     except PgtideError as error:
         failure = error
     return load, 0, pickle.dumps(failure)
