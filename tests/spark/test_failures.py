@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pgtide.errors import PgtideError, PipelineError, TargetUnavailable
+from pgtide.spark.arrow_tasks import map_in_arrow
 from pgtide.spark.failures import as_pgtide_error
 
 
@@ -31,6 +35,22 @@ def test_what_java_raises(spark: SparkSession) -> None:
     assert error.detail == (
         "java.util.concurrent.CompletionException by java.lang.IllegalStateException while reading."
     )
+
+
+def test_a_python_worker_that_is_killed(spark: SparkSession) -> None:
+    """As by the kernel, when memory is short: the next one may get through."""
+
+    def kill(given: Iterable[Any]) -> Iterator[Any]:
+        rows = [*given]
+        os.kill(os.getpid(), signal.SIGKILL)
+        yield from rows
+
+    with pytest.raises(Py4JError) as by_rows:
+        spark.sparkContext.parallelize([1], 1).mapPartitions(kill).collect()
+    with pytest.raises(Py4JError) as by_batches:
+        map_in_arrow(spark.range(1), kill, "id long").collect()
+    for failed in (by_rows, by_batches):
+        assert isinstance(as_pgtide_error(failed.value, "staging"), TargetUnavailable)
 
 
 def test_a_plan_that_cannot_be_made(spark: SparkSession) -> None:

@@ -38,7 +38,10 @@ _DENIED = re.compile(
 )
 # What a store says, below what delta-rs wanted of it.
 _STORE = re.compile(r"Generic (?!DeltaTable )\w+ error")
-_LOST = ("SPARK_JOB_CANCELLED", "ExecutorLostFailure", "java.nio.channels.")
+_LOST = (
+    *("SPARK_JOB_CANCELLED", "ExecutorLostFailure", "java.nio.channels."),
+    "Python worker exited unexpectedly",  # killed: on one machine Spark tries no task again
+)
 
 # Nothing that pgtide writes itself fails like that.
 _OF_VALUES = ("DIVIDE_BY_ZERO", "INVALID_INPUT", "OVERFLOW", "OUT_OF_RANGE", "INVALID_ARRAY_INDEX")

@@ -77,6 +77,31 @@ def test_rows_of_a_snapshot(
     ) == [(0, 0)]
 
 
+def test_a_load_that_a_target_does_not_let_begin(
+    spark: SparkSession, database: Database, target: Database, make_captured: MakeCaptured
+) -> None:
+    """A unit that is attempted again, in the source's own order, has its rows to load again."""
+    for each in (database, target):
+        each.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    database.execute("INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+    target.execute(
+        """CREATE FUNCTION touched() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+        CREATE TRIGGER touch BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION touched();
+        CREATE FUNCTION keep() RETURNS event_trigger LANGUAGE plpgsql
+            AS 'BEGIN RAISE EXCEPTION ''tables stay as they are''; END';
+        CREATE EVENT TRIGGER kept ON ddl_command_start WHEN TAG IN ('ALTER TABLE')
+            EXECUTE FUNCTION keep();"""
+    )
+    captured = make_captured(snapshot="initial")
+    take(captured, spark)
+    replica = Replica(spark, captured, target)
+    with pytest.raises(TargetError, match="the target refuses"):
+        replica.follow()
+    target.execute("DROP EVENT TRIGGER kept")
+    replica.follow()
+    replica.check_equal("t")
+
+
 @pytest.mark.slow
 def test_rows_that_cannot_be_staged(spark: SparkSession, captured: Captured) -> None:
     """A target with another encoding has no place for a character: not even in a stage."""

@@ -255,7 +255,7 @@ INSERT INTO last SELECT n FROM generate_series(1, 9) n;
 
 
 def test_ways_to_stage_a_batch(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a task, by several that share its keys, and through Spark where it is too much for one."""
+    """By tasks that share its keys, by more where that is too much for one, or through Spark."""
     staged: list[bool] = []
 
     def noted(*given: Any) -> Any:
@@ -272,7 +272,8 @@ INSERT INTO u SELECT n, n % 7, repeat('x', 100) FROM generate_series(1, 300) n;
 """
     )
     begin_stream(replica)
-    for name, value, new in (("SHARE_ROWS", 10, 1001), ("HELD_BYTES", 1000, 1002)):
+    ways = (("SHARE_ROWS", 10, True), ("HELD_BYTES", 7000, True), ("HELD_BYTES", 1000, False))
+    for new, (name, value, by_files) in enumerate(ways, 1001):
         monkeypatch.setattr(plain_tasks, name, value)
         replica.captured.run(
             f"""UPDATE t SET id = id + 2 * {new}, v = NULL WHERE id BETWEEN 10 AND 20;
@@ -285,4 +286,4 @@ BEGIN; DELETE FROM u WHERE at = 1; INSERT INTO u VALUES ({new}, 1, 'again'); COM
         staged.clear()
         replica.follow()
         replica.check_equal("t", "u")
-        assert staged == [name == "SHARE_ROWS"]
+        assert staged == [by_files]

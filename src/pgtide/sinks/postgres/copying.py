@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from pgtide.errors import PgtideError
+from pgtide.errors import LogError, PgtideError
 from pgtide.log.storage import unavailable
 from pgtide.postgres.connection import SqlConnection
 from pgtide.sinks.postgres.failures import TableRefused, is_of_a_row, target_error
@@ -106,6 +106,12 @@ def outcome(load: int, copy: Callable[[], int], refusal: Refusal, doing: str) ->
         failure = target_error(error, doing)
     except OSError as error:
         failure = unavailable(error)
+    except pa.ArrowInvalid as error:
+        failure = LogError(
+            "a data file of the log cannot be read",
+            detail=f"{type(error).__name__}, while {doing}.",
+            hint="The log is damaged: restore it from a backup or start a new one.",
+        )
     except PgtideError as error:
         failure = error
     return load, 0, pickle.dumps(failure)
@@ -201,9 +207,8 @@ def _bytes(lines: Any) -> memoryview:
 @contextmanager
 def worker_session(url: str) -> Iterator[SqlConnection]:
     """The worker's connection, opened anew when it has gone bad."""
-    known, fresh = _connections.get(url), False
+    known = _connections.get(url)
     if known is None or known.closed or known.broken or not _answers(known):
-        fresh = True
         known = _connections[url] = connect_target(url, "pgtide stage")
         # What a crash of the server takes away, notes about it included, is not counted: the
         # driver's own commit, which says how far the target is, waits for all before it.
@@ -213,8 +218,9 @@ def worker_session(url: str) -> Iterator[SqlConnection]:
     except BaseException:
         _connections.pop(url).close()
         raise
-    if fresh:
+    if not gc.get_freeze_count():
         # Spark has all objects looked through after each task: 50 ms for those of the modules.
+        # Once: what is waste by then, as after an error, would never be found again.
         gc.freeze()
 
 

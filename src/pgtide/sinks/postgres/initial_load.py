@@ -59,10 +59,11 @@ class InitialLoad:
         pipeline = self._batch.scope.pipeline
         epoch, open_ = open_load(self._connection, pipeline, lsn, list(known))
         self._refuse_other_way(open_ - known.keys())
-        self._loaded = [wanted[name] for name in known if name in open_]
-        if self._loaded:
-            self._load(self._loaded, known, lsn, epoch)
-        return self._loaded
+        tables = [wanted[name] for name in known if name in open_]
+        if tables:
+            self._load(tables, known, lsn, epoch)
+        self._loaded = tables  # not before: a unit that was refused may be attempted again
+        return tables
 
     def _load(
         self,

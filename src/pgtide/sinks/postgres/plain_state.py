@@ -20,7 +20,7 @@ from pyarrow import compute
 
 from pgtide.errors import LogError
 from pgtide.log.sizes import cut, value_sizes
-from pgtide.position import Position
+from pgtide.position import Lsn, Position
 from pgtide.sinks.postgres.staged_rows import TableRows
 from pgtide.spark.layout import ROW_OPS, TableName
 from pgtide.wal.copy_lines import copy_lines
@@ -30,6 +30,7 @@ pc: Any = compute  # its stubs know fewer kinds of arguments than the functions 
 
 COLUMNS = ["lsn", "seq", "op", "shape", "before", "after"]
 LINES_BYTES = 1 << 20  # of values that are made lines at once
+LINES_ROWS = 20_000  # likewise: what stands before the values takes more than small ones do
 _NO_SHAPE: Any = 0  # no shape has this id
 _NEW, _KNOWN, _READ = "a", "p", "r"
 
@@ -73,6 +74,11 @@ class States:
         columns = {name: np.concatenate([getattr(p, name) for p in parts]) for name in _PLAIN}
         values: Any = pa.concat_arrays([part.values for part in parts])
         return States(**columns, values=values)
+
+    @property
+    def nbytes(self) -> int:
+        """In memory: of rows with few values it is not these that take it."""
+        return int(self.values.nbytes + sum(getattr(self, name).nbytes for name in _PLAIN))
 
     def __len__(self) -> int:
         return len(self.lsn)
@@ -127,7 +133,7 @@ class PlainTables:
         before, after = (self._checked(_list(rows[side]), slots, rows) for side in _SIDES)
         gone = pc.equal(rows["op"], "delete").to_numpy()
         lsn, seq = rows["lsn"].to_numpy(), rows["seq"].to_numpy()
-        _refuse_halves(after if not gone.any() else _chosen(before, after, gone), lsn)
+        _refuse_halves(after if not gone.any() else _chosen(before, after, gone), rows)
         updates = pc.equal(rows["op"], "update").to_numpy() & _there(before)
         left = self._moved(before, after, slots, np.flatnonzero(updates))
         known = np.where(pc.equal(rows["op"], "insert").to_numpy(), _NEW, _KNOWN)
@@ -162,7 +168,7 @@ class PlainTables:
         sizes = pc.list_value_length(side).fill_null(-1).to_numpy()
         wrong = np.flatnonzero((sizes != widths) & (sizes >= 0))
         if len(wrong):
-            raise _damaged(rows["lsn"][int(wrong[0])].as_py())
+            raise _damaged(rows, int(wrong[0]))
         return side
 
     def _moved(self, before: Any, after: Any, slots: Numbers, numbers: Numbers) -> Numbers:
@@ -218,18 +224,14 @@ class PlainTables:
     # -- lines ------------------------------------------------------------------------------
 
     def lines(self, states: States) -> Iterator[tuple[int, memoryview, int]]:
-        """Of each stage its lines, in bounded parts; what came and went again has none."""
-        states = states.take(~(states.gone & (states.known == _NEW)))
-        for slot in np.unique(states.slots):
-            mine = states.take(states.slots == slot)
-            heads = _heads(mine)
-            for begin, end in cut(value_sizes(mine.values), len(mine), LINES_BYTES):
-                part = mine.values.slice(begin, end - begin)
-                yield (
-                    self.shapes[slot].id,
-                    copy_lines(part, heads.slice(begin, end - begin)),
-                    end - begin,
-                )
+        """Stage by stage its lines, in bounded parts; what came and went again has none."""
+        leaves = ~(states.gone & (states.known == _NEW))
+        sizes = value_sizes(states.values)
+        for slot in np.unique(states.slots[leaves]):
+            mine = np.flatnonzero(leaves & (states.slots == slot))
+            for begin, end in cut(sizes[mine], LINES_ROWS, LINES_BYTES):
+                part = states.take(mine[begin:end])
+                yield self.shapes[slot].id, copy_lines(part.values, _heads(part)), len(part)
 
 
 _SIDES = ("before", "after")
@@ -246,14 +248,19 @@ def _there(rows: Any) -> npt.NDArray[np.bool_]:
     return found
 
 
-def _refuse_halves(rows: Any, lsn: Numbers) -> None:
+def _refuse_halves(sent: Any, rows: pa.Table) -> None:
     """Events without the row that they are about."""
-    if rows.null_count:
-        raise _damaged(int(lsn[np.flatnonzero(~_there(rows))[0]]))
+    if sent.null_count:
+        raise _damaged(rows, int(np.flatnonzero(~_there(sent))[0]))
 
 
-def _damaged(lsn: int) -> LogError:
-    return LogError(f"a row of the log does not fit its shape, at LSN {lsn}")
+def _damaged(rows: pa.Table, number: int) -> LogError:
+    lsn, seq = (rows[name][number].as_py() for name in ("lsn", "seq"))
+    return LogError(
+        "a row of the log does not fit its shape",
+        detail=f"It is the row at {Position(Lsn(lsn), seq)}.",
+        hint="The log is damaged: restore it from a backup or start a new one.",
+    )
 
 
 def _values(before: Any, after: Any, order: Numbers, gone: npt.NDArray[np.bool_]) -> Any:

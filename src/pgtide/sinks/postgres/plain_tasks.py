@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 
 from pyspark.sql import SparkSession
 
@@ -31,7 +33,7 @@ from pgtide.spark.log_slices import Slice
 
 HELD_BYTES = 128 << 20  # of states in a task
 SHARE_ROWS = 50_000  # of a batch, that a task is worth
-MOST_SHARES = 8  # each reads all of the batch
+MOST_SHARES = 8  # each reads all of the batch; also where fewer hold too much
 _TOO_MUCH = -1  # told in place of a number of rows
 
 
@@ -58,25 +60,26 @@ class PlainStager:
         for piece in self.rows.pieces(self.log, self._wants):
             states = self.tables.states(self.rows.of(piece.read(COLUMNS)))
             held.append(self.tables.compacted(states, share, self.shares))
-            size += held[-1].values.nbytes
+            size += held[-1].nbytes
             if size > self.most:
                 return _TOO_MUCH
         if not held:
             return 0
+        states, several = States.joined(held), len(held) > 1
+        held.clear()  # all of it is there twice
         # What is left of all pieces belongs to this share.
-        last = self.tables.compacted(States.joined(held)) if len(held) > 1 else held[0]
+        last = self.tables.compacted(states) if several else states
         with staging(self.url, load) as connection:
             return self._send(connection, last)
 
     def _send(self, connection: SqlConnection, states: States) -> int:
-        waiting: dict[int, Lines] = {}
         rows = 0
-        for stage, lines, count in self.tables.lines(states):
-            mine = waiting.setdefault(stage, Lines(stage, self.destinations[stage].command))
-            mine.add(connection, lines, count)
-            rows += count
-        for mine in waiting.values():
-            mine.flush(connection)
+        for stage, parts in groupby(self.tables.lines(states), itemgetter(0)):
+            lines = Lines(stage, self.destinations[stage].command)
+            for _, text, count in parts:
+                lines.add(connection, text, count)
+                rows += count
+            lines.flush(connection)
         return rows
 
     def _wants(self, table: TableName | None) -> bool:
@@ -95,8 +98,12 @@ def stage_from_files(
     assert census.high is not None, "a batch has rows"
     rows = Slice(census.files, 0, 1, census.low, census.high.next)
     cores = spark.sparkContext.defaultParallelism
-    shares = max(1, min(cores, MOST_SHARES, census.rows // SHARE_ROWS))
-    stager = PlainStager(url, log, rows, tables, dict(destinations), shares, HELD_BYTES)
-    told = spark.sparkContext.parallelize(range(shares), shares).mapPartitions(stager).collect()
-    staged = finished(told)
-    return None if any(rows == _TOO_MUCH for _, rows, _ in told) else staged
+    few = max(1, min(cores, MOST_SHARES, census.rows // SHARE_ROWS))
+    for shares in sorted({few, MOST_SHARES}):  # smaller ones where those do not fit
+        stager = PlainStager(url, log, rows, tables, dict(destinations), shares, HELD_BYTES)
+        tasks = spark.sparkContext.parallelize(range(shares), shares).mapPartitions(stager)
+        told = tasks.collect()
+        staged = finished(told)
+        if all(count != _TOO_MUCH for _, count, _ in told):
+            return staged
+    return None

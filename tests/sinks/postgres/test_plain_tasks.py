@@ -1,0 +1,76 @@
+"""Tasks that stage a batch from the log's files: what goes wrong on the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pgtide.errors import LogError, LogUnavailable, PgtideError, TargetError
+from pgtide.sinks.postgres import stager
+from pgtide.sinks.postgres.plain_tasks import stage_from_files
+from tests.fixtures.capture import Captured
+from tests.fixtures.databases import Database
+from tests.sinks.postgres.replicas import Replica
+from tests.sinks.postgres.test_replica import begin_stream
+
+
+def remove(file: Path) -> None:
+    file.unlink()
+
+
+def tear(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+@pytest.mark.parametrize(
+    ("harm", "expected"),
+    [(remove, LogUnavailable), pytest.param(tear, LogError, marks=pytest.mark.slow)],
+)
+def test_a_file_that_a_task_does_not_find_as_it_was(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch, harm: Any, expected: type[PgtideError]
+) -> None:
+    """One that is gone may have been replaced: a new attempt looks for its rows anew."""
+    replica.captured.run("CREATE TABLE t (id int PRIMARY KEY, n int);\nINSERT INTO t VALUES (1);\n")
+    begin_stream(replica)
+    replica.captured.run("UPDATE t SET n = id;\n")
+    kept: list[tuple[Path, bytes]] = []
+
+    def harmed(spark: SparkSession, log: Any, census: Any, *rest: Any) -> Any:
+        file = log.local / census.files[0].path
+        kept.append((file, file.read_bytes()))
+        harm(file)
+        return stage_from_files(spark, log, census, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stager, "stage_from_files", harmed)
+        with pytest.raises(expected) as failed:
+            replica.follow()
+    assert type(failed.value) is expected
+    ((file, content),) = kept
+    file.write_bytes(content)
+    replica.follow()
+    replica.check_equal("t")
+
+
+def test_a_line_that_a_stage_does_not_take(spark: SparkSession, captured: Captured) -> None:
+    """A target with another encoding has no place for a character."""
+    target = Database.create(captured.database.server, encoding="LATIN1")
+    try:
+        replica = Replica(spark, captured, target)
+        captured.run("CREATE TABLE t (id int PRIMARY KEY, v text);\n")
+        captured.run("CREATE TABLE u (id int PRIMARY KEY, v text);\n")
+        begin_stream(replica)
+        captured.run("INSERT INTO t SELECT n, 'ü' FROM generate_series(1, 50) n;\n")
+        captured.run("UPDATE t SET v = 'secret €' WHERE id = 33;\nINSERT INTO u VALUES (1, 'ä');\n")
+        with pytest.raises(TargetError, match="the target refuses a row") as refused:
+            replica.follow()
+        assert 'In public.t, key {"id": "33"}, at ' in refused.value.detail
+        assert "SQLSTATE 22P05" in refused.value.detail
+        assert "secret" not in refused.value.detail
+        assert list(replica.follow({"on_error": "park"}).parked) == ["public.t"]
+        assert target.execute("SELECT v FROM u") == [("ä",)]
+    finally:
+        target.drop()
