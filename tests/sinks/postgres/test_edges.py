@@ -343,6 +343,19 @@ INSERT INTO e VALUES (1, 1);
         replica.follow()
 
 
+def test_a_table_that_is_made_from_no_rows(replica: Replica) -> None:
+    """Its command stays in front of all that is done to the table in the same transaction."""
+    with replica.captured.database.connect() as connection, connection.transaction():
+        connection.execute("CREATE TABLE emptied AS SELECT 1 AS id WHERE false")
+        connection.execute("CREATE TABLE changed AS SELECT 1 AS id WHERE false")
+        connection.execute("TRUNCATE emptied")
+        connection.execute("ALTER TABLE changed ADD COLUMN v text")
+        connection.execute("INSERT INTO emptied VALUES (1)")
+        connection.execute("INSERT INTO changed VALUES (1, 'a')")
+    replica.follow()
+    replica.check_equal("emptied", "changed")
+
+
 def test_settings_of_the_target(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it has set for its own sessions does not hide rows, or read texts in another way."""
     monkeypatch.setattr("pgtide.sinks.postgres.stager.BESIDE_ROWS", 1)

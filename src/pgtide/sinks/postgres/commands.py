@@ -61,7 +61,7 @@ class Commands:
         if not early:
             return {}
         first = self._first_rows({at.lsn for at in early}, set(early.values()))
-        return {at: first.get((at.lsn, oid), at) for at, oid in early.items()}
+        return {at: min(at, first.get((at.lsn, oid), at)) for at, oid in early.items()}
 
     @property
     def committed(self) -> set[Lsn]:
