@@ -29,6 +29,7 @@
     │   ├── ProtocolError              bytes that are not what the protocol says       exit 1
     │   │   └── InvalidText                a value that is not UTF-8
     │   └── CheckFailed                a check found something wrong                   exit 1
+    ├── Interrupted                somebody ended it by a signal                   exit 130
     └── TransientError             the same call may succeed later
         ├── SourceUnavailable          no connection, server starting or full          exit 3
         ├── SourceExhausted            the server gave a query up: time, space, a DROP exit 1
@@ -69,6 +70,12 @@ def _rebuild(kind: type[PgtideError], message: str, detail: str, hint: str) -> P
 
 class TerminalError(PgtideError):
     """Trying again changes nothing: somebody has to act."""
+
+
+class Interrupted(PgtideError):
+    """Somebody ended it by a signal: run it again."""
+
+    exit_code = 130
 
 
 class TransientError(PgtideError):

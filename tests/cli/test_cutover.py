@@ -7,12 +7,16 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
+from pyspark.sql import SparkSession
 
 from pgtide.cli import run_command as pgtide
 from tests.cli.test_run import Running
 from tests.cli.test_snapshot import command
 from tests.fixtures.capture import Captured
 from tests.fixtures.databases import Database, Server
+from tests.fixtures.spark import Staying
+from tests.fixtures.waiting import interrupted
+from tests.sinks.postgres.replicas import Replica
 
 
 @pytest.fixture
@@ -75,3 +79,22 @@ def test_the_command(running: Running, target: Database) -> None:
     assert "not ready" in done.stdout
     assert "can be written to again" in done.stdout
     running.captured.execute("DELETE FROM t")
+
+
+def test_ctrl_c(
+    spark: SparkSession,
+    running: Running,
+    target: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(
+        "pgtide.cli.cutover.spark_session", lambda config, hears_signals: Staying(spark)
+    )
+    assert Replica(spark, running.captured, target).follow().batches == 1
+    begun = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'pgtide cutover'"
+    begun += " AND datname = current_database() AND query LIKE '%pg_logical_emit_message%'"
+    with interrupted(lambda: running.captured.execute(begun)):
+        command = ["cutover", "--pipeline", "replica", "--until-quiet", "1h", "--wait", "2h"]
+        assert pgtide(["-c", str(running.config), *command]) == 130
+    assert "error: the cutover was stopped" in capsys.readouterr().err

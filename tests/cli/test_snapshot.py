@@ -17,7 +17,7 @@ from tests.cli.test_run import START_S, Running
 from tests.fixtures.capture import Captured, MakeCaptured
 from tests.fixtures.databases import Database
 from tests.fixtures.spark import Staying
-from tests.fixtures.waiting import wait_until
+from tests.fixtures.waiting import interrupted, wait_until
 from tests.snapshot.taking import reads, source
 
 ROWS = "INSERT INTO t SELECT n, repeat('x', 100) FROM generate_series(1, {}) n"
@@ -130,3 +130,21 @@ def test_killed(running: Running, fault: str) -> None:
     assert running.finish("run", "--until-current") == 0, running.said()
     running.captured.check_log()
     assert running.equal("t")
+
+
+def test_ctrl_c(
+    spark: SparkSession,
+    running: Running,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It ends while the slot waits for a transaction, and its exit code says so."""
+    monkeypatch.setattr("pgtide.cli.snapshot.copying_session", lambda config: Staying(spark))
+    captured = running.captured
+    waits = "SELECT 1 FROM pg_replication_slots WHERE temporary AND confirmed_flush_lsn IS NULL"
+    with captured.database.connect(autocommit=False) as other:
+        other.execute("INSERT INTO t VALUES (0)")
+        with interrupted(lambda: captured.execute(f"{waits} AND database = current_database()")):
+            assert pgtide(["-c", str(running.config), "snapshot"]) == 130
+    assert "error: the snapshot was stopped" in capsys.readouterr().err
+    assert captured.rows() == []

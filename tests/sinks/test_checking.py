@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from pgtide.postgres.verdict import Check
 from pgtide.sinks.postgres.bookkeeping import prepare
 from pgtide.sinks.postgres.checking import check_targets
 from pgtide.sinks.postgres.reaching import connect_target
+from pgtide.sinks.postgres.session import database_of
 from pgtide.sinks.postgres.target_schema import TargetSchema
 from tests.fixtures.databases import Database, Server
 from tests.fixtures.postgres import MakeServer, MakeStandby
@@ -32,7 +34,7 @@ def config_of(url: str, **pipeline: object) -> Config:
 
 
 def lines(url: str, **pipeline: object) -> list[Check]:
-    return list(check_targets(config_of(url, **pipeline)))
+    return list(check_targets(config_of(url, **pipeline), None))
 
 
 def test_rights_of_the_role(target: Database) -> None:
@@ -60,6 +62,23 @@ def test_a_target_that_is_not_there(target: Database) -> None:
     (check,) = lines(target.url.replace(target.name, "no_such_database"))
     assert check.level == "fail"
     assert "pipelines.replica.sink.url" in check.hint
+
+
+def test_the_source_itself(target: Database) -> None:
+    """Unless its rows go to other tables, or the target has a history of them."""
+    with target.connect() as connection:
+        source = database_of(connection)
+
+    def check(pipeline: dict[str, Any], **sink: str) -> Check:
+        sink = {"type": "postgres", "url": target.url, **sink}
+        (found,) = check_targets(config_of(target.url, **pipeline, sink=sink), source)
+        return found
+
+    same = check({})
+    assert (same.level, "it is the source" in same.message) == ("fail", True)
+    assert same.hint == "Name another database in pipelines.replica.sink.url."
+    assert check({"routes": [{"table": "public.*", "to": "copy.*"}]}).level == "ok"
+    assert check({}, mode="history").level == "ok"
 
 
 def test_a_standby(make_server: MakeServer, make_standby: MakeStandby) -> None:

@@ -52,12 +52,16 @@ def command(ctx: typer.Context) -> int:
 def _target_checks(config: Config) -> list[Check]:
     """Whether Postgres targets can be written to."""
     from pgtide.config.sinks import PostgresSettings
+    from pgtide.postgres.connection import connect
 
     if not any(isinstance(p.sink, PostgresSettings) for p in config.pipelines.values()):
         return []
     from pgtide.sinks.postgres.checking import check_targets
+    from pgtide.sinks.postgres.session import database_of
 
-    return list(check_targets(config))
+    with connect(config.source.url.reveal(), application_name="pgtide check") as conn:
+        source = database_of(conn)
+    return list(check_targets(config, source))
 
 
 def _history_checks(config: Config) -> list[Check]:

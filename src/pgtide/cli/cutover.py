@@ -13,7 +13,7 @@ from pgtide.cli.invocation import Invocation
 from pgtide.cli.marks import print_line
 from pgtide.cli.run import known_pipeline, spark_session
 from pgtide.cli.stopping import stop_on_signals
-from pgtide.errors import ConfigError
+from pgtide.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
     from pgtide.config import Config
@@ -80,13 +80,18 @@ def command(
         return _sequences(invocation, config, name)
     from pgtide.cutover.outcome import Settings, document
 
-    settings = Settings(read_only=read_only, verify=verify, wait_s=wait_s, quiet_s=quiet_s)
+    stop = threading.Event()
+    settings = Settings(
+        read_only=read_only, verify=verify, wait_s=wait_s, quiet_s=quiet_s, stop=stop
+    )
     outcome = _cut_over(invocation, name, settings)
     if invocation.json:
         print(json.dumps(document(outcome), ensure_ascii=False))
     else:
         _conclude(config, outcome)
-    return 0 if outcome.ready else 1
+    if outcome.ready:
+        return 0
+    return Interrupted.exit_code if stop.is_set() else 1
 
 
 def _cut_over(invocation: Invocation, name: str, asked: Settings) -> Outcome:
@@ -94,8 +99,7 @@ def _cut_over(invocation: Invocation, name: str, asked: Settings) -> Outcome:
     from pgtide.cutover.cutting_over import Cutover
 
     config = invocation.config
-    stop = threading.Event()
-    stop_on_signals(stop.set)
+    stop_on_signals(asked.stop.set)
     spark = spark_session(config, hears_signals=True)  # before anybody has to wait for it
     try:
         with VerifyReporter(quiet=invocation.json) as reporter:
@@ -103,7 +107,6 @@ def _cut_over(invocation: Invocation, name: str, asked: Settings) -> Outcome:
                 asked,
                 on_check=None if invocation.json else _print_check,
                 on_progress=reporter.telling_of(name),
-                stop=stop,
             )
             return Cutover(spark, config, name, settings).run()
     finally:

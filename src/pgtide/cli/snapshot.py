@@ -12,7 +12,7 @@ import typer
 from pgtide.cli.invocation import Invocation
 from pgtide.cli.marks import print_line
 from pgtide.cli.stopping import stop_on_signals
-from pgtide.errors import ConfigError
+from pgtide.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,7 +89,11 @@ def command(
     finally:
         spark.stop()
     if taken.progress.stage != "done":
-        raise typer.Abort
+        raise Interrupted(
+            "the snapshot was stopped",
+            detail="It has changed nothing.",
+            hint="Take it again: pgtide snapshot",
+        )
     if invocation.json:
         print(json.dumps({**document(taken), "schemas": _made(schemas)}))
     else:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pgtide.config import Config
 from pgtide.cutover.unapplied import first_unapplied, first_write
-from pgtide.errors import TargetUnavailable
+from pgtide.errors import Interrupted
 from pgtide.position import Lsn, Position
 from pgtide.postgres.connection import SqlConnection
 from pgtide.sinks.postgres.bookkeeping import read_progress
@@ -65,4 +65,4 @@ class Progress:
     def pause(self, seconds: float = POLL_S) -> None:
         """Wait a little; ends with an error if the cutover is to stop."""
         if self.stop.wait(seconds):
-            raise TargetUnavailable("the cutover was stopped")
+            raise Interrupted("the cutover was stopped", detail="The target is not ready.")

@@ -27,16 +27,11 @@ from pgtide.postgres.connection import SqlConnection, connect, translate
 from pgtide.postgres.pg_dump import dump_schema, find_pg_dump
 from pgtide.shape import Shape
 from pgtide.sinks.postgres.reaching import connect_target
+from pgtide.sinks.postgres.session import database_of
 from pgtide.sinks.postgres.source_parts import read_parts
 from pgtide.sinks.postgres.target_schema import TargetSchema
 from pgtide.snapshot.keeper import APPLICATION, Held
 from pgtide.snapshot.tables import Selection
-
-# A copy of a server has its identifier, but was not started in the same microsecond.
-_DATABASE = """
-SELECT (SELECT system_identifier FROM pg_control_system()), pg_postmaster_start_time(),
-       current_database()
-"""
 
 
 @dataclass
@@ -55,11 +50,11 @@ class TargetSchemas:
             refuse_changed_layouts(name, settings, selection)
         with connect(self.config.source.url.reveal(), application_name=APPLICATION) as source:
             find_pg_dump(source.info.server_version // 10_000)
-            source_database = source.execute(_DATABASE).fetchone()
+            source_database = database_of(source)
         seen: dict[object, str] = {}
         for name in self.pipelines:
             with self._connect(name) as target:
-                database = target.execute(_DATABASE).fetchone()
+                database = database_of(target)
             if database == source_database:
                 raise ConfigError(
                     f"the target of pipeline {name} is the source",

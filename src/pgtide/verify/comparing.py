@@ -10,7 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pgtide.errors import PgtideError
+from pgtide.errors import Interrupted
 from pgtide.postgres.connection import SqlConnection
 from pgtide.spark.sql_text import quoted
 from pgtide.verify.postgres_side import PostgresTable, Row, Sums, merged
@@ -43,7 +43,7 @@ class Pace:
         if self.check is not None:
             self.check()
         if self.stop.is_set():
-            raise PgtideError("the verification was stopped")
+            raise Interrupted("the verification was stopped")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Self
 
 from pgtide.capture.pacing import is_time
 from pgtide.config.model import Config
-from pgtide.errors import PipelineError, TargetUnavailable
+from pgtide.errors import Interrupted, PipelineError
 from pgtide.log.reader import Log
 from pgtide.log.refreshes import RefreshStore
 from pgtide.log.snapshot import Snapshot
@@ -143,7 +143,7 @@ class Readiness:
         pause = FIRST_POLL_S
         while not done:
             if self.stop.wait(pause):
-                raise TargetUnavailable("the verification was stopped")
+                raise Interrupted("the verification was stopped")
             pause = min(POLL_S, pause * SLOWER)
             if check is not None:
                 check()

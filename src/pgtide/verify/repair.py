@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field, replace
 
 from pgtide.config.model import Config
-from pgtide.errors import ConfigError, PipelineError, TargetUnavailable
+from pgtide.errors import ConfigError, Interrupted, PipelineError
 from pgtide.log.refreshes import ENDED, Refresh, RefreshStore, Standing
 from pgtide.log.storage import Storage
 from pgtide.position import Lsn
@@ -83,7 +83,7 @@ class Repair:
                 )
             readiness.capture()
             if self.stop.wait(POLL_S):
-                raise TargetUnavailable("the repair was stopped; the refresh goes on")
+                raise Interrupted("the repair was stopped; the refresh goes on")
         if standing.state != "done" or standing.until is None:
             raise PipelineError(
                 f"the refresh of {wanted.table} was {standing.state}",

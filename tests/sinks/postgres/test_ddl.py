@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import pytest
 
 from pgtide.errors import ConfigError, TargetError, TargetUnavailable
@@ -190,6 +191,17 @@ def test_concurrently_inside_a_transaction(captured: Captured, target: Database)
     ]
     ((attached,),) = target.execute("SELECT relispartition FROM pg_class WHERE relname = 'p1'")
     assert not attached
+
+
+def test_names_that_a_failed_index_has_taken(captured: Captured, target: Database) -> None:
+    """What drops it must not meet the one that was made behind it."""
+    run_script(captured.database, ["CREATE TABLE t (a int)", "INSERT INTO t VALUES (1), (1)"])
+    with captured.database.connect() as connection, pytest.raises(psycopg.errors.UniqueViolation):
+        connection.execute("CREATE UNIQUE INDEX CONCURRENTLY ON t (a)")
+    script: Script = ["CREATE INDEX CONCURRENTLY ON t (a)", "CREATE INDEX ON t ((a + 1), a)"]
+    replayed(captured, target, [*script, "DROP INDEX t_a_idx"])
+    query = "SELECT indexname FROM pg_indexes WHERE tablename = 't' ORDER BY 1"
+    assert target.execute(query) == [("t_a_idx1",), ("t_expr_a_idx",)]
 
 
 # Refused and failed --------------------------------------------------------------------------

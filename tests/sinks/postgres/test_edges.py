@@ -316,6 +316,46 @@ INSERT INTO heir VALUES (2);
     replica.check_equal("ONLY base", "heir")
 
 
+def test_partitioned_tables_that_are_emptied_with_others(replica: Replica) -> None:
+    """The log has their partitions, and nothing of tables without any or that are unlogged."""
+    replica.captured.run(
+        """CREATE TABLE a (id int PRIMARY KEY);
+CREATE TABLE b (id int PRIMARY KEY, a int REFERENCES a) PARTITION BY RANGE (id);
+CREATE TABLE b1 PARTITION OF b FOR VALUES FROM (0) TO (10) PARTITION BY RANGE (id);
+CREATE TABLE b11 PARTITION OF b1 FOR VALUES FROM (0) TO (5);
+CREATE TABLE b2 PARTITION OF b DEFAULT;
+CREATE TABLE c (id int PRIMARY KEY, b int REFERENCES b) PARTITION BY RANGE (id);
+CREATE UNLOGGED TABLE d (b int REFERENCES b);
+CREATE TABLE e (id int PRIMARY KEY, a int REFERENCES a);
+INSERT INTO a VALUES (1), (2);
+INSERT INTO b VALUES (1, 1), (20, 2);
+INSERT INTO e VALUES (1, 1);
+"""
+    )
+    replica.follow()
+    replica.captured.run("TRUNCATE a CASCADE;\nINSERT INTO a VALUES (3);\n")
+    replica.captured.run("INSERT INTO b VALUES (3, 3);\nTRUNCATE b CASCADE;\n")
+    replica.follow()
+    replica.check_equal("a", "b", "e")
+    replica.target.execute("CREATE TABLE other (a int REFERENCES a)")
+    replica.captured.run("TRUNCATE a CASCADE;\n")
+    with pytest.raises(TargetError, match="the target refuses"):
+        replica.follow()
+
+
+def test_a_table_that_is_made_from_no_rows(replica: Replica) -> None:
+    """Its command stays in front of all that is done to the table in the same transaction."""
+    with replica.captured.database.connect() as connection, connection.transaction():
+        connection.execute("CREATE TABLE emptied AS SELECT 1 AS id WHERE false")
+        connection.execute("CREATE TABLE changed AS SELECT 1 AS id WHERE false")
+        connection.execute("TRUNCATE emptied")
+        connection.execute("ALTER TABLE changed ADD COLUMN v text")
+        connection.execute("INSERT INTO emptied VALUES (1)")
+        connection.execute("INSERT INTO changed VALUES (1, 'a')")
+    replica.follow()
+    replica.check_equal("emptied", "changed")
+
+
 def test_settings_of_the_target(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it has set for its own sessions does not hide rows, or read texts in another way."""
     monkeypatch.setattr("pgtide.sinks.postgres.stager.BESIDE_ROWS", 1)

@@ -55,3 +55,28 @@ UPDATE b SET v = 'y';
     with pytest.raises(TargetError, match="cannot be replayed") as caught:
         replica.follow(ALL)
     assert "It mentions b, which routes rename" in caught.value.detail
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "statement",
+    ["DROP INDEX a.i", "ALTER INDEX a.i RENAME TO j", "ALTER SEQUENCE a.t_id_seq INCREMENT 5"],
+)
+def test_schemas_that_change_places(replica: Replica, statement: str) -> None:
+    """Under the name of an index that went with its table there is one of another table."""
+    swap = {"routes": [{"table": "a.*", "to": "b.*"}, {"table": "b.*", "to": "a.*"}]}
+    replica.captured.run(
+        """CREATE SCHEMA a;
+CREATE SCHEMA b;
+CREATE TABLE a.t (id serial PRIMARY KEY, v text);
+CREATE TABLE b.t (id serial PRIMARY KEY, w int);
+CREATE INDEX i ON a.t (v);
+CREATE INDEX i ON b.t (w);
+"""
+    )
+    replica.follow(swap)
+    replica.captured.run(statement)
+    with pytest.raises(TargetError, match="cannot be replayed") as raised:
+        replica.follow(swap)
+    assert "Routes put tables of schema a elsewhere, and others there." in raised.value.detail
+    assert replica.target.execute("SELECT 'a.i'::regclass::oid <> 0") == [(True,)]

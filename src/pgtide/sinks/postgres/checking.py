@@ -15,6 +15,7 @@ from pgtide.postgres.connection import SqlConnection
 from pgtide.postgres.verdict import Check, fail, ok, warn
 from pgtide.sinks.postgres.ddl_kinds import DdlKinds
 from pgtide.sinks.postgres.reaching import connect_target
+from pgtide.sinks.postgres.session import database_of
 
 # Of a schema that is not there: NULL.
 _RIGHTS = """
@@ -24,16 +25,27 @@ SELECT pg_is_in_recovery(), has_database_privilege(current_database(), 'CREATE')
 """
 
 
-def check_targets(config: Config) -> Iterator[Check]:
-    """One line or more for each pipeline with such a target."""
+def check_targets(config: Config, source: object) -> Iterator[Check]:
+    """One line or more for each pipeline with such a target; ``source``: its ``database_of``."""
     for name, pipeline in config.pipelines.items():
         if isinstance(pipeline.sink, PostgresSettings):
             try:
                 DdlKinds(pipeline.sink.ddl)
                 with connect_target(config, name, application_name="pgtide check") as connection:
-                    yield from _lines(connection, name, pipeline, pipeline.sink)
+                    if _would_mirror_itself(connection, pipeline, pipeline.sink, source):
+                        hint = f"Name another database in pipelines.{name}.sink.url."
+                        yield fail("target", f"{name}: it is the source", hint)
+                    else:
+                        yield from _lines(connection, name, pipeline, pipeline.sink)
             except PgtideError as error:
                 yield fail("target", f"{name}: {error.message}. {error.detail}", error.hint)
+
+
+def _would_mirror_itself(
+    connection: SqlConnection, pipeline: Pipeline, sink: PostgresSettings, source: object
+) -> bool:
+    """Whether rows would go into the tables that they come from, which a run refuses."""
+    return sink.mode == "mirror" and not pipeline.routes and database_of(connection) == source
 
 
 def _grant(connection: SqlConnection, kind: str, name: str) -> str:

@@ -61,7 +61,7 @@ class Commands:
         if not early:
             return {}
         first = self._first_rows({at.lsn for at in early}, set(early.values()))
-        return {at: first.get((at.lsn, oid), at) for at, oid in early.items()}
+        return {at: min(at, first.get((at.lsn, oid), at)) for at, oid in early.items()}
 
     @property
     def committed(self) -> set[Lsn]:
@@ -148,7 +148,13 @@ class Commands:
             alike=lambda one, other: self._said(one) == self._said(other),
             routed=bool(self.batch.settings.routes),
             knows=lambda table: table in known,
+            crossed=self._crossed(known),
         )
+
+    def _crossed(self, known: Collection[TableName]) -> frozenset[str]:
+        moves = [(table[0], self.batch.rules(table).target[0]) for table in known]
+        left = {source for source, target in moves if source != target}
+        return frozenset(left & {target for source, target in moves if source != target})
 
     def _reshapes(self, table: TableName, columns: Collection[str]) -> bool:
         rules = self.batch.rules(table)

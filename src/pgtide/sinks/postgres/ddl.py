@@ -48,6 +48,7 @@ from pgtide.sinks.postgres.ddl_statement import (
     inside_transaction,
     is_a,
     named_columns,
+    named_index,
     parse,
     printed,
     switches,
@@ -191,9 +192,12 @@ def _stated(
     if changed:
         text = printed(node)
     text = inside_transaction(text, node)
-    if _drops_index(node) and not names.routed:
-        # An index that failed to be built CONCURRENTLY was never told of.
-        text = if_exists(text)
+    if not names.routed:
+        # An index that failed to be built CONCURRENTLY was never told of, and has taken a name.
+        if _drops_index(node):
+            text = if_exists(text)
+        elif is_a(node, ast.IndexStmt) and node.idxname is None:
+            text = named_index(text, quoted(payload.made_index()))
     there = tuple(dict.fromkeys(names.target(name_of(item)) for item in _present(payload, names)))
     steps = [Step(statement) for statement in routed(text, parse(text), payload, names)]
     steps += [

@@ -81,6 +81,8 @@ class Names:
     """Whether ``target`` ever gives another name."""
     knows: Callable[[TableName], bool] = lambda _: True
     """Whether the log has a table of that name: tells what a name without schema means."""
+    crossed: frozenset[str] = frozenset()
+    """Schemas with tables that are elsewhere at the target, and tables of others in their place."""
 
     def moves(self, table: TableName) -> bool:
         return self.routed and self.target(table) != table
@@ -146,6 +148,7 @@ def routed(text: str, node: Any, payload: Payload, names: Names) -> tuple[str, .
     """The statement, or the statements it takes, with the target's names of tables."""
     if not names.routed:
         return (text,)
+    _refuse_crossed(payload, names)
     if _names_table(payload, node):
         return _moved(text, node, payload, names)
     if is_a(node, ast.DropStmt) and node.removeType.name == "OBJECT_TABLE":
@@ -164,6 +167,17 @@ def routed(text: str, node: Any, payload: Payload, names: Names) -> tuple[str, .
         return (_exchanged(text, node, payload, names),)
     _refuse_mentions(text, payload, names)
     return (text,)
+
+
+def _refuse_crossed(payload: Payload, names: Names) -> None:
+    """What a table brought along went with it: under its name may be that of another table."""
+    if payload.tag.startswith("CREATE") or any(payload.listed()):
+        return
+    dropped = (item for item in payload.dropped if item["original"])
+    for item in (*payload.objects, *dropped):
+        if item["type"] in ("index", "sequence") and item["schema"] in names.crossed:
+            detail = f"routes put tables of schema {item['schema']} elsewhere, and others there"
+            raise CannotReplay(detail)
 
 
 def _refuse_schema(node: Any, payload: Payload, names: Names) -> None:

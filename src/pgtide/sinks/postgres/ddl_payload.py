@@ -67,9 +67,15 @@ class Payload:
 
     def made_schema(self) -> str:
         """The schema that was made or changed, if it was one."""
-        return next(
-            (identifiers(o["identity"])[0] for o in self.objects if o["type"] == "schema"), ""
-        )
+        return self._made("schema")
+
+    def made_index(self) -> str:
+        """The index that was made or changed, without its schema, if it was one."""
+        return self._made("index")
+
+    def _made(self, kind: str) -> str:
+        mine = (o for o in self.objects if o["type"] == kind and o.get("listed", True))
+        return next((identifiers(o["identity"])[-1] for o in mine), "")
 
     def schemas_of(self, name: str) -> list[str]:
         """Where a relation without schema in the statement can be."""

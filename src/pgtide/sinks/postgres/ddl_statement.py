@@ -110,6 +110,12 @@ def if_exists(text: str) -> str:
     return edited(text, [Edit(token.end + 1, token.end + 1, " IF EXISTS")])
 
 
+def named_index(text: str, name: str) -> str:
+    """CREATE INDEX without a name, with the one that the source has given it."""
+    token = next(token for token in tokens_of(text) if token.name == "ON")
+    return edited(text, [Edit(token.start, token.start, f"{name} ")])
+
+
 def named_columns(node: Any) -> set[str]:
     """Columns that a statement changes, by the names that they have before it."""
     if is_a(node, ast.RenameStmt):

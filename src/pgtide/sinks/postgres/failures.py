@@ -46,6 +46,8 @@ class TableRefused(Exception):
 # Classes whose messages name objects, never values; a syntax error may be one in a value.
 _NAMING = ("08", "0A", "25", "28", "40", "42", "53", "54", "55", "57", "58")
 _SYNTAX = "42601"
+_DAMAGED = "It passes if something was dropped meanwhile. If it stays, the target's catalog is "
+_DAMAGED += "damaged: run REINDEX SYSTEM there, or build the target anew."
 _HINT = "Correct it at the target, then run again: pgtide run"
 
 
@@ -58,15 +60,22 @@ def target_error(error: psycopg.Error, doing: str) -> PgtideError:
     state = error.sqlstate or ""
     if is_transient(error):
         fact = _fact(error) if state else "no connection to it, or it was lost"
-        return TargetUnavailable("the target did not do it", detail=f"{fact}, while {doing}.")
+        return TargetUnavailable(
+            "the target did not do it",
+            detail=f"{fact}, while {doing}.",
+            hint=_DAMAGED if _has_vanished(error) else "",
+        )
     return TargetError("the target refuses", detail=f"{_fact(error)}, while {doing}.", hint=_HINT)
 
 
 def is_transient(error: psycopg.Error) -> bool:
     """Whether the same may succeed later."""
     state = error.sqlstate or ""
-    vanished = is_vanished(state, error.diag.message_primary or "")
-    return not state or vanished or state.startswith(_TRANSIENT)
+    return not state or _has_vanished(error) or state.startswith(_TRANSIENT)
+
+
+def _has_vanished(error: psycopg.Error) -> bool:
+    return is_vanished(error.sqlstate or "", error.diag.message_primary or "")
 
 
 def is_of_a_row(error: psycopg.Error) -> bool:

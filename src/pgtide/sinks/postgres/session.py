@@ -25,6 +25,12 @@ SELECT EXISTS (SELECT FROM pg_replication_slots
    AND current_database() = %s
 """
 
+# A copy was not started in the same microsecond either; a slot may be still to be made.
+_DATABASE = """
+SELECT (SELECT system_identifier FROM pg_control_system()), pg_postmaster_start_time(),
+       current_database()
+"""
+
 
 def connect_target(
     url: str, application_name: str = "pgtide", *, pipeline: str = ""
@@ -50,6 +56,13 @@ def connect_target(
     connection.execute(_PINS)
     no_timeouts(connection)
     return connection
+
+
+def database_of(connection: SqlConnection) -> tuple[object, ...]:
+    """What tells the database from all others, whoever asks."""
+    row = connection.execute(_DATABASE).fetchone()
+    assert row is not None, "a SELECT without FROM has one row"
+    return row
 
 
 def refuse_source(connection: SqlConnection, source: LogSource) -> None:

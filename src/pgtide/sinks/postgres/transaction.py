@@ -23,6 +23,7 @@ from pgtide.sinks.postgres.after_rows import run_after_rows
 from pgtide.sinks.postgres.applying import Applier, Unexpected
 from pgtide.sinks.postgres.bookkeeping import expect_progress, lock_progress, write_progress
 from pgtide.sinks.postgres.deferred import WaitsForRows, settle
+from pgtide.sinks.postgres.emptying import truncate
 from pgtide.sinks.postgres.failures import TableRefused, is_of_a_row, target_error
 from pgtide.sinks.postgres.initial_load import InitialLoad
 from pgtide.sinks.postgres.keeping import note_tables
@@ -237,10 +238,8 @@ class TargetTransaction:
             for name in action.tables:
                 self._connection.execute(f"DELETE FROM {known[name].rows}".encode())
             return
-        # Tables that inherit from one are named themselves, if they were emptied as well.
-        names = ", ".join(known[name].rows for name in action.tables)
-        restart = " RESTART IDENTITY" if action.restart_identity else ""
-        self._connection.execute(f"TRUNCATE {names}{restart}".encode())
+        tables = [known[name] for name in action.tables]
+        truncate(self._connection, tables, restart=action.restart_identity)
 
     def _end(self) -> None:
         """Say how far the target is; behind a snapshot make what was to wait for its rows."""
