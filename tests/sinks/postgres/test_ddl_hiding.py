@@ -168,3 +168,22 @@ INSERT INTO cards VALUES (2, 'bob', '{SECRET}');
         replica.follow(pipeline)
     assert "Rules treat public.cards and public.c1 differently" in caught.value.detail
     assert SECRET not in everything_in(replica.target)
+
+
+def test_a_filter_that_would_lose_its_column(replica: Replica) -> None:
+    """Otherwise an optional one is not applied any more, and what it kept out comes."""
+    kept = {"column": "owner", "operator": "ne", "value": "zoe"}
+    rule = {"table": "*.cards", "optional": True, "filter": kept}
+    replica.captured.run(
+        """CREATE TABLE cards (id int PRIMARY KEY, owner text);
+INSERT INTO cards VALUES (1, 'ann'), (2, 'zoe');
+ALTER TABLE cards RENAME owner TO holder;
+INSERT INTO cards VALUES (3, 'zoe');
+"""
+    )
+    with pytest.raises(TargetError, match="cannot be replayed") as caught:
+        replica.follow({"rules": [rule]})
+    assert "filter by column owner of public.cards, and not as holder" in caught.value.detail
+    again = {**rule, "filter": {**kept, "column": "holder"}}
+    replica.follow({"rules": [rule, again]})
+    assert replica.rows("cards", "*") == [(1, "ann")]
