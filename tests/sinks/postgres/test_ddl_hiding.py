@@ -187,3 +187,22 @@ INSERT INTO cards VALUES (3, 'zoe');
     again = {**rule, "filter": {**kept, "column": "holder"}}
     replica.follow({"rules": [rule, again]})
     assert replica.rows("cards", "*") == [(1, "ann")]
+
+
+def test_rules_that_come_later(replica: Replica) -> None:
+    """What was staged without them does not stay behind, once all rows are as they say."""
+    replica.captured.run(
+        f"""CREATE TABLE cards (id int PRIMARY KEY, number text, note text);
+INSERT INTO cards VALUES (1, '{SECRET}', 'n'), (2, '{SECRET}', 'n');
+"""
+    )
+    masks = [
+        {"table": "public.cards", "transform": {"column": column, "mask": {}}}
+        for column in ("note", "number")
+    ]
+    replica.follow({"rules": masks[:1]})
+    assert SECRET in everything_in(replica.target)
+    replica.captured.run("UPDATE cards SET note = 'other';\n")
+    replica.follow({"rules": masks})
+    assert replica.rows("cards", "number") == [("1************2",)] * 2
+    assert SECRET not in everything_in(replica.target)
