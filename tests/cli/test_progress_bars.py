@@ -7,8 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from pgtide.cli.run_progress import conclude_member
 from pgtide.cli.snapshot_progress import BAR_INTERVAL_S, SnapshotReporter
 from pgtide.cli.verify_progress import VerifyReporter
+from pgtide.errors import TargetError
+from pgtide.pipeline.supervisor import Member
 from pgtide.snapshot.progress import SnapshotProgress, TableProgress
 
 
@@ -46,3 +49,12 @@ def test_a_bar_for_each_table_that_is_verified(
         for done in (0, 1, 2):
             tell("public.t", done, 4)
     assert re.search(r"lake: public\.t .*━.*[\d-]:[\d-]{2}:[\d-]{2}", capsys.readouterr().err)
+
+
+def test_a_pipeline_that_failed_says_all_of_it_at_the_end(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    error = TargetError("a row is not there", detail='In public.t, key {"id": "1"}.', hint="Do.")
+    conclude_member(Member("lake", status="failed", error=error))
+    said = '✗ lake failed: a row is not there\n    In public.t, key {"id": "1"}.\n    Do.\n'
+    assert capsys.readouterr().out == said

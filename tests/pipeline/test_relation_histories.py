@@ -30,7 +30,8 @@ def command(*columns: str, table: str = "t", root: int = 0) -> dict[str, Any]:
 
 
 def look(columns: str, table: str = "t") -> Look:
-    return Look(("public", table), frozenset(map(ord, columns)))
+    name = ("public", table)
+    return Look(name, {ord(column): column for column in columns}, name)
 
 
 @pytest.mark.parametrize("lsns", [(10, 20, 30, 40, 50), (10, 20, 20, 20, 20), (9,) * 5])

@@ -10,6 +10,7 @@ from pgtide.errors import ConfigError, TargetError, TargetUnavailable
 from pgtide.position import Lsn
 from pgtide.postgres.connection import connect
 from pgtide.postgres.embedded import bundled_bin_dir
+from pgtide.sinks.postgres import after_rows
 from pgtide.sinks.postgres.after_rows import run_after_rows, store_after_rows
 from pgtide.sinks.postgres.bookkeeping import prepare
 from tests.fixtures.capture import Captured, MakeCaptured
@@ -39,7 +40,12 @@ def finish(target: Database) -> int:
     return done
 
 
-def test_everything_is_there_in_the_end(shop: Captured, target: Database) -> None:
+def test_everything_is_there_in_the_end(
+    shop: Captured,
+    target: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     copying = Copying(config_of(shop, target))
     notes = copying.run()
     ((lsn, seq, log),) = target.execute("SELECT lsn::text, seq, log FROM pgtide.progress")
@@ -51,7 +57,13 @@ def test_everything_is_there_in_the_end(shop: Captured, target: Database) -> Non
     )
     indexes += " AND relnamespace = 'shop'::regnamespace"
     assert target.execute(indexes) == [(0,)], "rows are loaded without them"
-    assert finish(target) == len(copying.schemas.schemas["replica"].after)
+    monkeypatch.setattr(after_rows, "SAY_EVERY_S", -1.0)
+    with caplog.at_level("INFO", logger=after_rows.__name__):
+        count = finish(target)
+    assert count == len(copying.schemas.schemas["replica"].after)
+    said = [record.getMessage() for record in caplog.records]
+    assert said[0] == f"the rows are there: {count} indexes, constraints and the like are made"
+    assert f"making constraint customers_pkey of shop.customers, 4 of {count}" in said
     assert target.execute(OBJECTS) == shop.execute(OBJECTS)
     assert target.execute("SELECT count(*) FROM pgtide.after_rows") == [(0,)]
     assert target.execute("SELECT relispopulated FROM pg_class WHERE relname = 'totals'") == [

@@ -78,6 +78,8 @@ def _history_checks(config: Config) -> list[Check]:
     patterns = TablePatterns(config.source.tables)
     with connect(config.source.url.reveal(), application_name="pgtide check") as conn:
         names = publication_names(conn, config.source.slot)
+        if config.source.slot not in names:
+            return []  # which has its own line
         try:
             selection = select_tables(conn, names, [patterns], {})
         except PrivilegeMissing as error:

@@ -115,13 +115,15 @@ class RunReporter:
             said = f"captured {progress['events']} events, the log is at {progress['position']}"
             print_line("ok", said)
         for member in supervisor.members.values():
-            _conclude(member)
+            conclude_member(member)
 
 
-def _conclude(member: Member) -> None:
+def conclude_member(member: Member) -> None:
+    """What became of one pipeline."""
     state = member.state
     if member.status == "failed" and member.error is not None:
-        print_line("fail", f"{member.name} failed: {member.error.message}", member.error.hint)
+        more = "\n".join(filter(None, [member.error.detail, member.error.hint]))
+        print_line("fail", f"{member.name} failed: {member.error.message}", more)
     elif state is not None:
         said = f"{member.name} {member.status}, {state.rows} rows, at {state.position}"
         print_line("ok", said)

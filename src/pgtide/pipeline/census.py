@@ -212,7 +212,8 @@ def _changed(
     new = (after.schema, after.table)
     if before is not None and before.table != new:
         yield Renamed(before.table, at, new, after.oid)
-    yield Reshaped(new, at, Layout.of(after, shapes), _added(change, item, mark.payload))
+    added = _added(change, item, mark.payload)
+    yield Reshaped(new, at, Layout.of(after, shapes), added, before)
 
 
 def _added(

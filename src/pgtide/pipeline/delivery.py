@@ -20,6 +20,7 @@ from pgtide.pipeline import parking
 from pgtide.pipeline.batch import Batch
 from pgtide.pipeline.census import Census, take_census
 from pgtide.pipeline.completion import Completion
+from pgtide.pipeline.escapes import escapes
 from pgtide.pipeline.parallel import Failure
 from pgtide.pipeline.reading import LogFrames
 from pgtide.pipeline.relation_histories import Told
@@ -131,10 +132,14 @@ class Delivery:
 
     def _write(self, batch: Batch) -> list[Failure]:
         """Hand a batch to the sink; failures of tables that may be parked."""
-        failures = self.sink.write(batch)
+        escaped = escapes(batch)
+        parking.refuse(self.settings, escaped)
+        if escaped and batch.only is not None:  # those that catch up are parked again together
+            return escaped
+        failures = self.sink.write(parking.without(batch, escaped))
         fault("pipeline.written")
         parking.refuse(self.settings, failures)
-        return failures
+        return [*escaped, *failures]
 
     def _count(self, batch: Batch, seconds: float) -> None:
         state, census, high = self.state, batch.census, batch.census.high

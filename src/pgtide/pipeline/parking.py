@@ -59,6 +59,17 @@ def refuse(settings: Pipeline, failures: Sequence[Failure]) -> None:
             raise failure.error
 
 
+def without(batch: Batch, failures: Sequence[Failure]) -> Batch:
+    """The batch without tables that failed, of which its target is to know."""
+    for failure in failures:
+        error, low = failure.error, failure.position or batch.census.low
+        parked = Parked(low, error.message, error.detail, error.hint, now())
+        names = [".".join(table) for table in failure.work.tables]
+        lacking = {**batch.lacking, **dict.fromkeys(names, parked)}
+        batch = replace(batch, parked=batch.parked | {*names}, lacking=lacking)
+    return batch
+
+
 def park(
     pipeline: str,
     state: State,

@@ -29,7 +29,12 @@ class Look:
     """What a command may change of a table that holds rows."""
 
     table: TableName
-    attnums: frozenset[int | None]
+    columns: Mapping[int | None, str]  # names by attnum
+    home: TableName  # whose rules hold for its rows: of a partition, the root
+
+    @property
+    def attnums(self) -> frozenset[int | None]:
+        return frozenset(self.columns)
 
 
 @dataclass(frozen=True)
@@ -59,8 +64,9 @@ class RelationHistories:
         if after is None:
             return None
         before = self._before(history, lsn)
-        attnums = frozenset(column["attnum"] for column in item["columns"])
-        self._reached[after.oid] = lsn, Look((after.schema, after.table), attnums)
+        columns = {column["attnum"]: column["name"] for column in item["columns"]}
+        look = Look((after.schema, after.table), columns, after.home_name)
+        self._reached[after.oid] = lsn, look
         return Change(before, after)
 
     def _before(self, history: list[Shape], lsn: Lsn) -> Look | None:
@@ -72,8 +78,8 @@ class RelationHistories:
 
 
 def _look(shape: Shape) -> Look:
-    attnums = frozenset(column.attnum for column in shape.columns)
-    return Look((shape.schema, shape.table), attnums)
+    columns = {column.attnum: column.name for column in shape.columns}
+    return Look((shape.schema, shape.table), columns, shape.home_name)
 
 
 def _is(shape: Shape, item: Mapping[str, Any]) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from pgtide.pipeline.relation_histories import Look
 from pgtide.position import Position
 from pgtide.shape import Shape
 from pgtide.spark.compaction import Traits
@@ -71,6 +72,7 @@ class Reshaped:
     """By attnum: what older rows have in a column that was added, as text; None: NULL.
 
     Without columns whose values were computed for each row."""
+    before: Look | None = None  # None: it was created
 
 
 @dataclass(frozen=True)

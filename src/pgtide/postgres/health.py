@@ -21,6 +21,7 @@ from pgtide.postgres.connection import SqlConnection, connect, translate
 from pgtide.postgres.fingerprint import changes_since, fingerprint
 from pgtide.postgres.identity import TableIdentity, read_identities
 from pgtide.postgres.names import is_literal, nearest
+from pgtide.postgres.partition_keys import check_partition_keys
 from pgtide.postgres.publication import publication_names
 from pgtide.postgres.server_checks import check_session, server_checks
 from pgtide.postgres.settings import read_slot_settings
@@ -198,6 +199,7 @@ def check_pipelines(conn: SqlConnection, config: Config) -> Iterator[Check]:
         layouts = read_layouts(conn, TablePatterns(config.source.tables))
         yield from check_selection(config.pipelines, list(layouts.values()))
         yield from check_rules(config.pipelines, list(layouts.values()))
+        yield from check_partition_keys(conn, config.pipelines)
 
 
 def _not_covered(conn: SqlConnection, names: list[str], patterns: TablePatterns) -> list[str]:

@@ -47,6 +47,12 @@ class Replica:
         run = PipelineRun(self.spark, config, PIPELINE, on_batch=on_batch)
         return run.run(until_current=True)
 
+    def begin_stream(self) -> None:
+        """What there is, and a batch more: Spark counts the stream's first one itself."""
+        self.follow()
+        self.captured.run("CREATE TABLE begun (id int PRIMARY KEY)")
+        self.follow()
+
     def resume(self) -> None:
         """Ask for parked tables, as ``pgtide resume`` does."""
         storage = Storage(self.captured.config.log.path)

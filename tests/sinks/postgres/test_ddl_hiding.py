@@ -168,3 +168,41 @@ INSERT INTO cards VALUES (2, 'bob', '{SECRET}');
         replica.follow(pipeline)
     assert "Rules treat public.cards and public.c1 differently" in caught.value.detail
     assert SECRET not in everything_in(replica.target)
+
+
+def test_a_filter_that_would_lose_its_column(replica: Replica) -> None:
+    """Otherwise an optional one is not applied any more, and what it kept out comes."""
+    kept = {"column": "owner", "operator": "ne", "value": "zoe"}
+    rule = {"table": "*.cards", "optional": True, "filter": kept}
+    replica.captured.run(
+        """CREATE TABLE cards (id int PRIMARY KEY, owner text);
+INSERT INTO cards VALUES (1, 'ann'), (2, 'zoe');
+ALTER TABLE cards RENAME owner TO holder;
+INSERT INTO cards VALUES (3, 'zoe');
+"""
+    )
+    with pytest.raises(TargetError, match="cannot be replayed") as caught:
+        replica.follow({"rules": [rule]})
+    assert "filter by column owner of public.cards, and not as holder" in caught.value.detail
+    again = {**rule, "filter": {**kept, "column": "holder"}}
+    replica.follow({"rules": [rule, again]})
+    assert replica.rows("cards", "*") == [(1, "ann")]
+
+
+def test_rules_that_come_later(replica: Replica) -> None:
+    """What was staged without them does not stay behind, once all rows are as they say."""
+    replica.captured.run(
+        f"""CREATE TABLE cards (id int PRIMARY KEY, number text, note text);
+INSERT INTO cards VALUES (1, '{SECRET}', 'n'), (2, '{SECRET}', 'n');
+"""
+    )
+    masks = [
+        {"table": "public.cards", "transform": {"column": column, "mask": {}}}
+        for column in ("note", "number")
+    ]
+    replica.follow({"rules": masks[:1]})
+    assert SECRET in everything_in(replica.target)
+    replica.captured.run("UPDATE cards SET note = 'other';\n")
+    replica.follow({"rules": masks})
+    assert replica.rows("cards", "number") == [("1************2",)] * 2
+    assert SECRET not in everything_in(replica.target)

@@ -8,8 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
+from tests.fixtures.capture import MakeCaptured
+from tests.fixtures.databases import Database
 from tests.sinks.postgres.replicas import Replica
+from tests.snapshot.taking import take
 
 ROOT = Path(__file__).resolve().parents[3]
 ROWS = 8000
@@ -37,8 +41,46 @@ def test_nothing_is_collected_on_the_driver(replica: Replica, tmp_path: Path) ->
         "UPDATE seats SET person = 'ann' WHERE id = 2;\n"
         "UPDATE seats SET person = 'bob' WHERE id = 1;\n"
     )
+    assert "stage_lines" in with_a_limit(replica, tmp_path)
+    replica.check_equal("docs", "bag", "seats")
+
+
+@pytest.mark.slow
+def test_nor_what_tasks_read_from_files(replica: Replica, tmp_path: Path) -> None:
+    replica.captured.run("CREATE TABLE docs (id int PRIMARY KEY, doc text);\n")
+    replica.begin_stream()
+    replica.captured.run(
+        f"INSERT INTO docs SELECT n, {DOC} FROM generate_series(1, {ROWS}) n;\n"
+        "UPDATE docs SET doc = reverse(doc);\n"
+    )
+    ways = with_a_limit(replica, tmp_path)
+    assert "stage_from_files" in ways
+    assert "stage_lines" not in ways
+    replica.check_equal("docs")
+
+
+@pytest.mark.slow
+def test_nor_rows_of_a_snapshot(
+    spark: SparkSession,
+    database: Database,
+    target: Database,
+    make_captured: MakeCaptured,
+    tmp_path: Path,
+) -> None:
+    for each in (database, target):
+        each.execute("CREATE TABLE docs (id int PRIMARY KEY, doc text)")
+    database.execute(f"INSERT INTO docs SELECT n, {DOC} FROM generate_series(1, {ROWS}) n")
+    captured = make_captured(snapshot="initial")
+    take(captured, spark)
+    replica = Replica(spark, captured, target)
+    assert "load_rows" in with_a_limit(replica, tmp_path)
+    replica.check_equal("docs")
+
+
+def with_a_limit(replica: Replica, directory: Path) -> list[str]:
+    """Follow in a process whose driver takes next to nothing; the ways that rows took."""
     replica.captured.capture()
-    config = tmp_path / "config.json"
+    config = directory / "config.json"
     sink = {"type": "postgres", "url": replica.target.url}
     settings = {**replica.captured.settings, "pipelines": {"replica": {"sink": sink}}}
     config.write_text(json.dumps(settings))
@@ -51,4 +93,4 @@ def test_nothing_is_collected_on_the_driver(replica: Replica, tmp_path: Path) ->
     )
     assert done.returncode == 0, done.stderr[-4000:]
     assert "spark.driver.maxResultSize" in done.stdout
-    replica.check_equal("docs", "bag", "seats")
+    return done.stdout.splitlines()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from pgtide import oids
+from pgtide.config.rules import Route, Rule
 from pgtide.errors import LogError
 from pgtide.log.schema import FILE_SCHEMA
 from pgtide.position import Lsn, Position
@@ -154,8 +156,38 @@ def test_a_row_that_does_not_fit_its_shape() -> None:
 
 
 def test_rows_that_need_more() -> None:
-    """Values that were not sent, tables without a key that change, rules."""
+    """Values that were not sent, and tables without a key that change."""
     unsent = TableRows(TABLES[1].layout, (ROOT,), Traits(unsent=(1,)), False, TABLES[1].rules)
     assert PlainTables.of([*TABLES, unsent], CUTS) is None
     assert PlainTables.of([table(KEYLESS)], CUTS) is None
     assert PlainTables.of([], CUTS) is None
+
+
+RULES: list[dict[str, Any]] = [
+    {"transform": {"column": "value", "mask": {}}},
+    {"transform": {"column": "value", "null": True}, "operations": ["delete"]},
+    {"filter": {"column": "value", "operator": "is_null"}},
+    {"filter": {"sql": "value IS NULL"}},
+    {"exclude": ["value"]},
+    {"include": ["id"]},
+    {"rename": {"value": "worth"}},
+    {"exclude": ["nowhere"], "optional": True},
+]
+ROUTES: list[dict[str, Any]] = [{"operations": ["insert"]}, {"rename": {"value": "worth"}}]
+
+
+@pytest.mark.parametrize("kind", ["rule", "route"])
+@pytest.mark.parametrize("once", [False, True], ids=["changes", "inserts"])
+def test_rules_are_never_passed_by(kind: str, once: bool) -> None:
+    """Neither of a table whose rows are all new, nor of one among others, nor of a partition."""
+    for way in RULES if kind == "rule" else ROUTES:
+        rules = [Rule(table="public.parted", **way)] if kind == "rule" else []
+        routes = [Route(table="public.parted", **way)] if kind == "route" else []
+        for shapes in ((ROOT,), (PARTITION,), (ROOT, PARTITION)):
+            plain = table(*shapes, once=once)
+            ruled = replace(plain, rules=compile_rules(rules, routes, *plain.layout.table))
+            assert PlainTables.of([plain], CUTS) is not None
+            assert PlainTables.of([ruled], CUTS) is None, way
+            assert PlainTables.of([TABLES[1], ruled], CUTS) is None, way
+    elsewhere = compile_rules([], [Route(table="*.*", to="other.*")], "public", "parted")
+    assert PlainTables.of([replace(plain, rules=elsewhere)], CUTS) is not None

@@ -14,7 +14,6 @@ from pgtide.sinks.postgres.plain_tasks import stage_from_files
 from tests.fixtures.capture import Captured
 from tests.fixtures.databases import Database
 from tests.sinks.postgres.replicas import Replica
-from tests.sinks.postgres.test_replica import begin_stream
 
 
 def remove(file: Path) -> None:
@@ -34,7 +33,7 @@ def test_a_file_that_a_task_does_not_find_as_it_was(
 ) -> None:
     """One that is gone may have been replaced: a new attempt looks for its rows anew."""
     replica.captured.run("CREATE TABLE t (id int PRIMARY KEY, n int);\nINSERT INTO t VALUES (1);\n")
-    begin_stream(replica)
+    replica.begin_stream()
     replica.captured.run("UPDATE t SET n = id;\n")
     kept: list[tuple[Path, bytes]] = []
 
@@ -62,7 +61,7 @@ def test_a_line_that_a_stage_does_not_take(spark: SparkSession, captured: Captur
         replica = Replica(spark, captured, target)
         captured.run("CREATE TABLE t (id int PRIMARY KEY, v text);\n")
         captured.run("CREATE TABLE u (id int PRIMARY KEY, v text);\n")
-        begin_stream(replica)
+        replica.begin_stream()
         captured.run("INSERT INTO t SELECT n, 'ü' FROM generate_series(1, 50) n;\n")
         captured.run("UPDATE t SET v = 'secret €' WHERE id = 33;\nINSERT INTO u VALUES (1, 'ä');\n")
         with pytest.raises(TargetError, match="the target refuses a row") as refused:

@@ -214,13 +214,6 @@ UPDATE "s %s"."t ""%"" $1" SET "v'x" = 'b' WHERE "k %(a)s" = 1;
     replica.check_equal('"s %s"."t ""%"" $1"')
 
 
-def begin_stream(replica: Replica) -> None:
-    """What is there, and a batch more: Spark counts the stream's first one itself."""
-    replica.follow()
-    replica.captured.run("CREATE TABLE begun (id int PRIMARY KEY)")
-    replica.follow()
-
-
 def test_rows_are_staged_while_others_are_applied(
     replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,7 +234,7 @@ INSERT INTO accounts SELECT n, 0 FROM generate_series(1, 9) n;
 INSERT INTO last SELECT n FROM generate_series(1, 9) n;
 """
     )
-    begin_stream(replica)
+    replica.begin_stream()
     jobs.clear()
     replica.captured.run(
         "UPDATE accounts SET n = id;\nINSERT INTO entries VALUES (1, 1), (2, 9);\n"
@@ -271,7 +264,7 @@ INSERT INTO t SELECT n, 'v' || n FROM generate_series(1, 100) n;
 INSERT INTO u SELECT n, n % 7, repeat('x', 100) FROM generate_series(1, 300) n;
 """
     )
-    begin_stream(replica)
+    replica.begin_stream()
     ways = (("SHARE_ROWS", 10, True), ("HELD_BYTES", 7000, True), ("HELD_BYTES", 1000, False))
     for new, (name, value, by_files) in enumerate(ways, 1001):
         monkeypatch.setattr(plain_tasks, name, value)

@@ -6,6 +6,8 @@ to the end of the snapshot's rows, in the transaction that says so.
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +19,10 @@ from psycopg import sql
 from pgtide.errors import PgtideError, TargetError, TargetUnavailable
 from pgtide.postgres.connection import SqlConnection
 from pgtide.sinks.postgres.failures import is_transient
+
+SAY_EVERY_S = 10.0  # which statement is being run
+
+logger = logging.getLogger(__name__)
 
 # Statements name everything in full, and functions may refer to what comes later.
 SETTINGS = {"search_path": "", "check_function_bodies": "off", "row_security": "off"}
@@ -58,7 +64,12 @@ def run_after_rows(connection: SqlConnection, pipeline: str, *, parked: bool = F
         return 0
     before = set_locally(connection, SETTINGS)
     connection.execute(_MEMORY)
-    for ordinal, statement in rows:
+    said_at = time.monotonic()
+    logger.info("the rows are there: %d indexes, constraints and the like are made", len(rows))
+    for number, (ordinal, statement) in enumerate(rows, start=1):
+        if time.monotonic() - said_at > SAY_EVERY_S:
+            said_at = time.monotonic()
+            logger.info("making %s, %d of %d", describe(statement), number, len(rows))
         try:
             connection.execute(statement.encode())
         except psycopg.Error as exc:

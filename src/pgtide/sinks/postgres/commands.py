@@ -145,6 +145,7 @@ class Commands:
             reshapes=self._reshapes,
             ruled=self._ruled,
             hidden=self._hidden,
+            filtered=self._filtered,
             alike=lambda one, other: self._said(one) == self._said(other),
             routed=bool(self.batch.settings.routes),
             knows=lambda table: table in known,
@@ -170,6 +171,10 @@ class Commands:
     def _hidden(self, table: TableName) -> frozenset[str]:
         transforms = (step.rule.transform for step in self.batch.rules(table).rules)
         return frozenset(each.column for each in transforms if each is not None)
+
+    def _filtered(self, table: TableName) -> frozenset[str]:
+        filters = (step.rule.filter for step in self.batch.rules(table).rules)
+        return frozenset(f.column for f in filters if f is not None and f.column is not None)
 
     def _said(self, table: TableName) -> list[Rule]:
         """The rules of a table, but for what they call it."""

@@ -83,15 +83,8 @@ def refuse_unhidden(payload: Payload, node: Any, names: Names) -> None:
             )
     if is_a(node, ast.RenameStmt) and node.renameType.name == "OBJECT_COLUMN":
         for item in payload.relations():
-            hidden = names.hidden(root_of(item))
-            if (node.subname in hidden) != (node.newname in hidden):
-                known, other = node.subname, node.newname
-                if known not in hidden:
-                    known, other = other, known
-                raise CannotReplay(
-                    f"rules change column {known} of {'.'.join(root_of(item))}, and not as "
-                    f"{other}: let the pipeline's rules fit both names"
-                )
+            for how, columns in (("change", names.hidden), ("filter by", names.filtered)):
+                _refuse_renamed(item, node, columns(root_of(item)), how)
     for item in payload.relations():
         inherits = not item.get("listed", True) and not item["root"]
         for column in names.hidden(name_of(item)) & _given(payload, node) if inherits else ():
@@ -99,6 +92,17 @@ def refuse_unhidden(payload: Payload, node: Any, names: Names) -> None:
                 f"{'.'.join(name_of(item))} inherits a default of column {column}, which rules "
                 "change there: let the pipeline's rules fit the table that it inherits from"
             )
+
+
+def _refuse_renamed(item: Item, node: Any, columns: frozenset[str], how: str) -> None:
+    known, other = node.subname, node.newname
+    if (known in columns) != (other in columns):
+        if known not in columns:
+            known, other = other, known
+        raise CannotReplay(
+            f"rules {how} column {known} of {'.'.join(root_of(item))}, and not as "
+            f"{other}: let the pipeline's rules fit both names"
+        )
 
 
 def _given(payload: Payload, node: Any) -> set[str]:

@@ -75,6 +75,8 @@ class Names:
     these got defaults is said. CannotReplay if only the rows can tell what becomes of a default."""
     hidden: Callable[[TableName], frozenset[str]] = lambda _: frozenset()
     """Columns of the table whose values rules change."""
+    filtered: Callable[[TableName], frozenset[str]] = lambda _: frozenset()
+    """Columns of the table that filters name."""
     alike: Callable[[TableName, TableName], bool] = lambda *_: True
     """Whether rules say the same of a table under either name."""
     routed: bool = False

@@ -34,7 +34,7 @@ def stage_of(pipeline: str, number: int, layout: Layout, rules: TableRules) -> S
             hint="Keep the key columns.",
         )
     keys = tuple(names.index(left[key]) for key in layout.key_names)
-    return Stage(pipeline, number, columns, keys, moves=True)
+    return Stage(pipeline, number, columns, keys, moves=True, rules=repr(rules.rules))
 
 
 def apply(state: DataFrame, layout: Layout, rules: TableRules, traits: Traits) -> DataFrame:

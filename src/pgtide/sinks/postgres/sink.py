@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 
 import psycopg
 from pyspark.sql import SparkSession
@@ -24,8 +23,8 @@ from pgtide.log.storage import Storage
 from pgtide.pipeline.batch import Batch
 from pgtide.pipeline.file_census import Between
 from pgtide.pipeline.parallel import Failure
+from pgtide.pipeline.parking import without
 from pgtide.pipeline.reading import LogFrames
-from pgtide.pipeline.state import Parked, now
 from pgtide.position import Lsn, Position
 from pgtide.postgres.connection import SqlConnection
 from pgtide.rules import TableRules
@@ -80,7 +79,7 @@ class PostgresSink:
                 failures.append(failure)
                 if batch.only is not None:  # those that catch up are parked again together
                     return failures
-                batch = _parking(batch, failure)
+                batch = without(batch, [failure])
             except psycopg.Error as error:
                 self.close()
                 raise target_error(error, "changes are applied") from error
@@ -232,15 +231,6 @@ class PostgresSink:
         if not changed:
             return batch
         return part_of(batch, frame, Between(first, last), self._log)
-
-
-def _parking(batch: Batch, failure: Failure) -> Batch:
-    """The batch without tables that failed, which its transaction notes."""
-    error, low = failure.error, failure.position or batch.census.low
-    parked = Parked(low, error.message, error.detail, error.hint, now())
-    names = [".".join(table) for table in failure.work.tables]
-    lacking = {**batch.lacking, **dict.fromkeys(names, parked)}
-    return replace(batch, parked=batch.parked | {*names}, lacking=lacking)
 
 
 def _ends(batch: Batch) -> bool:

@@ -43,6 +43,7 @@ class Stage:
     columns: tuple[Column, ...]  # in the order of the values
     keys: tuple[int, ...]  # which of them identify a row
     moves: bool = False  # whether values may have to be taken from another row
+    rules: str = ""  # that rows went through; what others left here may not be for all to see
 
     @classmethod
     def of(
@@ -170,7 +171,7 @@ def _same(name: str, wanted: Iterable[str]) -> str:
 
 
 def _digest(stage: Stage) -> str:
-    return hashlib.sha256(stage.create().encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{stage.create()}{stage.rules}".encode()).hexdigest()[:16]
 
 
 def _everywhere(column: Column) -> bool:

@@ -1,0 +1,77 @@
+"""Renames that would take a table or a column out of what a pipeline's rules hide.
+
+Rules find both by their names. Values that were masked or left out would come as they are, and
+rows that a filter kept out would come too: that stops the pipeline, or parks the table. A mirror
+in Postgres replays the command, and refuses it there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pgtide.config.sinks import PostgresSettings
+from pgtide.errors import PipelineError
+from pgtide.pipeline.batch import Batch
+from pgtide.pipeline.parallel import Failure
+from pgtide.pipeline.relation_histories import Look
+from pgtide.pipeline.steps import Reshaped
+from pgtide.rules.hiding import Hiding
+
+
+def escapes(batch: Batch) -> list[Failure]:
+    """The tables of a batch to which that happens."""
+    sink = batch.settings.sink
+    if not batch.settings.rules or (isinstance(sink, PostgresSettings) and sink.mode == "mirror"):
+        return []
+    found = []
+    for work in batch.work:
+        changes = (s for s in work.steps if isinstance(s, Reshaped) and s.before is not None)
+        error = next((e for step in changes for e in _escaping(batch, step)), None)
+        if error is not None:
+            found.append(Failure(work, error))
+    return found
+
+
+def _escaping(batch: Batch, step: Reshaped) -> Iterator[PipelineError]:
+    before, after = step.before, step.layout
+    assert before is not None, "a table that was made had no other name"
+    names = {column.attnum: column.name for column in after.columns}
+    if (before.home, before.columns) == (step.table, names):
+        return
+    old = Hiding.of(batch.rules(before.home), before.columns.values())
+    new = Hiding.of(batch.rules(step.table), names.values())
+    for attnum, name in before.columns.items():
+        now = names.get(attnum) if attnum is not None else None
+        if now is not None and name in old.hidden and now not in new.known:
+            yield _column_error(batch, step, before, name, now)
+    if old.filtered and not new.filtered:
+        yield _filter_error(batch, step, before)
+
+
+def _column_error(batch: Batch, step: Reshaped, before: Look, old: str, new: str) -> PipelineError:
+    told, table = f"{'.'.join(before.home)}.{old}", ".".join(step.table)
+    ways = (
+        f"Repeat for {table}.{new} the rules that say {told}, both with optional: true; or "
+        f"leave the column out: {{table: {table}, exclude: [{new}], optional: true}}."
+    )
+    what = f"column {told} became {table}.{new}, of which no rule says anything."
+    return _error(batch, step, what, ways if before.home == step.table else _of_table(step))
+
+
+def _filter_error(batch: Batch, step: Reshaped, before: Look) -> PipelineError:
+    what = f"{'.'.join(before.home)} became {'.'.join(step.table)}, of which no SQL filters rows."
+    return _error(batch, step, what, _of_table(step))
+
+
+def _of_table(step: Reshaped) -> str:
+    name = ".".join(step.table)
+    return f"Let the rules fit {name} too, or take that table out of the pipeline's tables."
+
+
+def _error(batch: Batch, step: Reshaped, what: str, ways: str) -> PipelineError:
+    command = "run" if batch.settings.on_error == "stop" else "resume"
+    return PipelineError(
+        "a rename would show what the pipeline's rules hide",
+        detail=f"At {step.at} {what}",
+        hint=f"{ways} Then: pgtide {command} --pipeline {batch.scope.pipeline}",
+    )
