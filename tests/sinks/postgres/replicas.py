@@ -47,11 +47,11 @@ class Replica:
         run = PipelineRun(self.spark, config, PIPELINE, on_batch=on_batch)
         return run.run(until_current=True)
 
-    def begin_stream(self) -> None:
+    def begin_stream(self, pipeline: dict[str, Any] | None = None) -> None:
         """What there is, and a batch more: Spark counts the stream's first one itself."""
-        self.follow()
+        self.follow(pipeline)
         self.captured.run("CREATE TABLE begun (id int PRIMARY KEY)")
-        self.follow()
+        self.follow(pipeline)
 
     def resume(self) -> None:
         """Ask for parked tables, as ``pgtide resume`` does."""

@@ -95,9 +95,7 @@ def arrow(rows: list[Any]) -> pa.Table:
 
 
 def plain() -> PlainTables:
-    tables = PlainTables.of(TABLES, CUTS)
-    assert tables is not None
-    return tables
+    return PlainTables.of(TABLES, CUTS)
 
 
 def in_shares(rows: list[Any], shares: int, piece: int) -> list[tuple[int, bytes]]:
@@ -158,9 +156,10 @@ def test_a_row_that_does_not_fit_its_shape() -> None:
 def test_rows_that_need_more() -> None:
     """Values that were not sent, and tables without a key that change."""
     unsent = TableRows(TABLES[1].layout, (ROOT,), Traits(unsent=(1,)), False, TABLES[1].rules)
-    assert PlainTables.of([*TABLES, unsent], CUTS) is None
-    assert PlainTables.of([table(KEYLESS)], CUTS) is None
-    assert PlainTables.of([], CUTS) is None
+    assert not unsent.plain
+    assert not table(KEYLESS).plain
+    with pytest.raises(AssertionError):
+        PlainTables.of([*TABLES, unsent], CUTS)
 
 
 RULES: list[dict[str, Any]] = [
@@ -186,8 +185,9 @@ def test_rules_are_never_passed_by(kind: str, once: bool) -> None:
         for shapes in ((ROOT,), (PARTITION,), (ROOT, PARTITION)):
             plain = table(*shapes, once=once)
             ruled = replace(plain, rules=compile_rules(rules, routes, *plain.layout.table))
-            assert PlainTables.of([plain], CUTS) is not None
-            assert PlainTables.of([ruled], CUTS) is None, way
-            assert PlainTables.of([TABLES[1], ruled], CUTS) is None, way
+            assert plain.plain
+            assert not ruled.plain, way
+            with pytest.raises(AssertionError):
+                PlainTables.of([TABLES[1], ruled], CUTS)
     elsewhere = compile_rules([], [Route(table="*.*", to="other.*")], "public", "parted")
-    assert PlainTables.of([replace(plain, rules=elsewhere)], CUTS) is not None
+    assert replace(plain, rules=elsewhere).plain

@@ -8,6 +8,8 @@ import pytest
 
 from pgtide.sinks.postgres import plain_tasks, stager
 from pgtide.sinks.postgres.plain_tasks import stage_from_files
+from pgtide.sinks.postgres.staged_rows import StagedRows
+from pgtide.spark.layout import TableName
 from tests.capture.test_refresh import refresh
 from tests.sinks.postgres.replicas import Replica
 
@@ -280,3 +282,56 @@ BEGIN; DELETE FROM u WHERE at = 1; INSERT INTO u VALUES ({new}, 1, 'again'); COM
         replica.follow()
         replica.check_equal("t", "u")
         assert staged == [by_files]
+
+
+def test_tables_of_a_batch_go_their_own_ways(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One with rules, or values that were not sent, does not take the others along."""
+    by_files: list[list[TableName]] = []
+    by_spark: list[list[TableName]] = []
+
+    def noted(*given: Any) -> Any:
+        by_files.append(sorted(given[3].names))
+        return stage_from_files(*given)
+
+    def lines(rows: StagedRows, *given: Any) -> Any:
+        by_spark.append(sorted(table.layout.table for table in rows.tables))
+        return as_lines(rows, *given)
+
+    as_lines = StagedRows.lines
+    monkeypatch.setattr(stager, "stage_from_files", noted)
+    monkeypatch.setattr(StagedRows, "lines", lines)
+    rule = {"table": "public.people", "transform": {"column": "secret", "null": True}}
+    pipeline = {"rules": [rule]}
+    replica.captured.run(
+        """CREATE TABLE plain (id int PRIMARY KEY, v text);
+CREATE TABLE grown (id int PRIMARY KEY);
+CREATE TABLE docs (id int PRIMARY KEY, n int, doc text);
+ALTER TABLE docs ALTER doc SET STORAGE EXTERNAL;
+CREATE TABLE bag (v text);
+ALTER TABLE bag REPLICA IDENTITY FULL;
+CREATE TABLE people (id int PRIMARY KEY, secret text);
+INSERT INTO plain SELECT n, 'v' || n FROM generate_series(1, 9) n;
+INSERT INTO docs SELECT n, n, repeat('x', 3000) FROM generate_series(1, 9) n;
+INSERT INTO bag VALUES ('a'), ('a'), ('b');
+INSERT INTO people VALUES (1, 'hidden');
+"""
+    )
+    replica.begin_stream(pipeline)
+    replica.captured.run(
+        """UPDATE plain SET id = id + 100 WHERE id > 5;
+INSERT INTO grown SELECT generate_series(1, 9);
+UPDATE docs SET n = -n, id = id * 10 WHERE id < 5;
+DELETE FROM bag WHERE ctid = (SELECT min(ctid) FROM bag);
+UPDATE people SET secret = 'hidden too';
+INSERT INTO people VALUES (2, 'hidden as well');
+"""
+    )
+    by_files.clear()
+    by_spark.clear()
+    replica.follow(pipeline)
+    assert by_files == [[("public", "grown"), ("public", "plain")]]
+    assert by_spark == [[("public", "bag"), ("public", "docs"), ("public", "people")]]
+    replica.check_equal("plain", "grown", "docs", "bag")
+    assert replica.rows("people") == [("(1,)",), ("(2,)",)]

@@ -95,10 +95,9 @@ class PlainTables:
     cuts: tuple[Position, ...]  # where segments begin, but for the first
 
     @classmethod
-    def of(cls, tables: Sequence[TableRows], cuts: Sequence[Position]) -> PlainTables | None:
-        """None where rows need more than that."""
-        if not tables or not all(table.as_they_are or table.together for table in tables):
-            return None
+    def of(cls, tables: Sequence[TableRows], cuts: Sequence[Position]) -> PlainTables:
+        """Tables whose rows need no more than that: ``TableRows.plain``."""
+        assert all(table.plain for table in tables), "nothing may pass by the rules of a table"
         shapes = []
         for owner, table in enumerate(tables):
             for shape in table.shapes:

@@ -71,6 +71,11 @@ class TableRows:
         """Whether every event is a row to write."""
         return self.once and not self.ruled
 
+    @property
+    def plain(self) -> bool:
+        """Whether its last states can be told from what was sent, without Spark's SQL."""
+        return self.as_they_are or self.together
+
 
 @dataclass(frozen=True)
 class StagedRows:
@@ -91,7 +96,7 @@ class StagedRows:
                     ruled_rows.stage_of(self.pipeline, table.number, table.layout, table.rules)
                 ]
             else:
-                whole = not self.every and (table.as_they_are or table.together)
+                whole = not self.every and table.plain
                 aligned = replace(table.layout.shape, id=table.number)
                 shapes = table.shapes if whole else (aligned,)
                 keys = table.layout.key_names

@@ -7,7 +7,7 @@ target works on those.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pgtide.errors import TargetUnavailable
 from pgtide.log.reader import Log
@@ -95,20 +95,30 @@ class Stager:
         if not targets:
             return Copied((), [], 0)
         destinations = {stage.number: stage.destination(table) for stage, table in targets.items()}
-        staged = None if spared else self._from_files(rows, destinations)
+        plain, others = self._parted(rows)
+        staged = self._from_files(plain, destinations) if plain.tables else ([], 0)
         if staged is None:
-            lines = rows.lines(self.unit.batch.frame, spared)
-            staged = stage_lines(lines, self.url, destinations)
-        return Copied([*targets], *staged)
+            others, staged = rows, ([], 0)
+        loads, count = staged
+        if others.tables or spared:
+            lines = others.lines(self.unit.batch.frame, spared)
+            more, further = stage_lines(lines, self.url, destinations)
+            loads, count = [*loads, *more], count + further
+        return Copied([*targets], loads, count)
+
+    def _parted(self, rows: StagedRows) -> tuple[StagedRows, StagedRows]:
+        """Rows that can take the short way, and those that need Spark's SQL."""
+        possible = not rows.every and bool(self.unit.batch.census.files)
+        plain = [table for table in rows.tables if possible and table.plain]
+        others = [table for table in rows.tables if table not in plain]
+        return replace(rows, tables=plain), replace(rows, tables=others)
 
     def _from_files(
         self, rows: StagedRows, destinations: Mapping[int, Destination]
     ) -> tuple[list[int], int] | None:
-        """The short way, for rows of which just the last state is wanted; None where it is not."""
+        """The short way; None where that is too much for it."""
         batch = self.unit.batch
-        tables = None if rows.every else PlainTables.of(rows.tables, rows.cuts)
-        if tables is None or not batch.census.files:
-            return None
+        tables = PlainTables.of(rows.tables, rows.cuts)
         return stage_from_files(
             batch.spark, self.log.changes, batch.census, tables, self.url, destinations
         )
