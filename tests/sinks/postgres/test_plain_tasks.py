@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pgtide.errors import LogError, LogUnavailable, PgtideError, TargetError
+from pgtide.errors import LogError, LogUnavailable, PgtideError
 from pgtide.sinks.postgres import stager
 from pgtide.sinks.postgres.plain_tasks import stage_from_files
-from tests.fixtures.capture import Captured
-from tests.fixtures.databases import Database
 from tests.sinks.postgres.replicas import Replica
 
 
@@ -52,24 +50,3 @@ def test_a_file_that_a_task_does_not_find_as_it_was(
     file.write_bytes(content)
     replica.follow()
     replica.check_equal("t")
-
-
-def test_a_line_that_a_stage_does_not_take(spark: SparkSession, captured: Captured) -> None:
-    """A target with another encoding has no place for a character."""
-    target = Database.create(captured.database.server, encoding="LATIN1")
-    try:
-        replica = Replica(spark, captured, target)
-        captured.run("CREATE TABLE t (id int PRIMARY KEY, v text);\n")
-        captured.run("CREATE TABLE u (id int PRIMARY KEY, v text);\n")
-        replica.begin_stream()
-        captured.run("INSERT INTO t SELECT n, 'ü' FROM generate_series(1, 50) n;\n")
-        captured.run("UPDATE t SET v = 'secret €' WHERE id = 33;\nINSERT INTO u VALUES (1, 'ä');\n")
-        with pytest.raises(TargetError, match="the target refuses a row") as refused:
-            replica.follow()
-        assert 'In public.t, key {"id": "33"}, at ' in refused.value.detail
-        assert "SQLSTATE 22P05" in refused.value.detail
-        assert "secret" not in refused.value.detail
-        assert list(replica.follow({"on_error": "park"}).parked) == ["public.t"]
-        assert target.execute("SELECT v FROM u") == [("ä",)]
-    finally:
-        target.drop()

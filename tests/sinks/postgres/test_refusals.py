@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 
 import pytest
 from pyspark.sql import SparkSession
@@ -103,14 +104,17 @@ def test_a_load_that_a_target_does_not_let_begin(
 
 
 @pytest.mark.slow
-def test_rows_that_cannot_be_staged(spark: SparkSession, captured: Captured) -> None:
+@pytest.mark.parametrize("begin", [Replica.follow, Replica.begin_stream], ids=["spark", "files"])
+def test_rows_that_cannot_be_staged(
+    spark: SparkSession, captured: Captured, begin: Callable[[Replica], object]
+) -> None:
     """A target with another encoding has no place for a character: not even in a stage."""
     target = Database.create(captured.database.server, encoding="LATIN1")
     try:
         replica = Replica(spark, captured, target)
         captured.run("CREATE TABLE t (id int PRIMARY KEY, v text);\n")
         captured.run("CREATE TABLE u (id int PRIMARY KEY, v text);\n")
-        replica.follow()
+        begin(replica)
         captured.run("INSERT INTO t SELECT n, 'ü' FROM generate_series(1, 50) n;\n")
         captured.run("UPDATE t SET v = 'secret €' WHERE id = 33;\nINSERT INTO u VALUES (1, 'ä');\n")
         with pytest.raises(TargetError, match="the target refuses a row") as refused:
