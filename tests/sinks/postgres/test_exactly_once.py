@@ -7,13 +7,16 @@ import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from pgtide.errors import TargetUnavailable
 from pgtide.sinks.postgres import initial_load
 from pgtide.sinks.postgres.copying import _connections, finished
 from pgtide.sinks.postgres.loading import Loader
+from pgtide.sinks.postgres.target_tables import read_tables
 from pgtide.spark.log_slices import Slice
 from tests.fixtures.capture import MakeCaptured
 from tests.fixtures.databases import Database
@@ -144,6 +147,31 @@ def test_a_task_of_a_load_that_runs_twice(
     replica.follow()
     assert sorted(told) == [0, 4]
     replica.check_equal("t", "bag")
+
+
+def test_a_load_behind_another_run(
+    spark: SparkSession,
+    database: Database,
+    target: Database,
+    make_captured: MakeCaptured,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has brought the snapshot, and that its rows were deleted: they do not come again."""
+    for each in (database, target):
+        each.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    database.execute("INSERT INTO t VALUES (1), (2)")
+    captured = make_captured(snapshot="initial")
+    take(captured, spark)
+    log = "/".join(captured.log.source.identity.values())
+
+    def outrun(*given: Any) -> Any:
+        target.execute("INSERT INTO pgtide.progress VALUES ('replica', 'F/0', 0, now(), %s)", [log])
+        return read_tables(*given)
+
+    monkeypatch.setattr(initial_load, "read_tables", outrun)
+    with pytest.raises(TargetUnavailable, match="somebody else writes to the target"):
+        Replica(spark, captured, target).follow()
+    assert target.execute("SELECT * FROM t") == []
 
 
 @pytest.mark.slow
