@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from pgtide.errors import TargetError, TargetUnavailable
 from pgtide.postgres.connection import connect
+from pgtide.sinks.postgres.session import connect_target
 from pgtide.sinks.postgres.stager import Stager
 from pgtide.sinks.postgres.target_tables import enable_triggers
 from tests.fixtures.capture import Captured, MakeCaptured
@@ -369,6 +370,15 @@ def test_settings_of_the_target(replica: Replica, monkeypatch: pytest.MonkeyPatc
     replica.captured.run("UPDATE t SET v = 2;\nINSERT INTO words VALUES (1, '{a,NULL}');\n")
     replica.follow()
     replica.check_equal("t", "words")
+
+
+def test_a_client_that_is_gone_is_noticed(target: Database) -> None:
+    """Its machine, that is: the server would keep for hours what it has locked."""
+    with connect_target(target.tcp_url) as connection:
+        for setting in ("idle", "interval", "count"):
+            row = connection.execute(f"SHOW tcp_keepalives_{setting}".encode()).fetchone()
+            assert row is not None
+            assert 0 < int(row[0]) <= 10
 
 
 def test_staged_rows_that_are_gone(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:

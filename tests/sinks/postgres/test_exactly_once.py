@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from pgtide.errors import TargetUnavailable
+from pgtide.sinks.postgres import initial_load
+from pgtide.sinks.postgres.copying import _connections, finished
+from pgtide.sinks.postgres.loading import Loader
+from pgtide.sinks.postgres.target_tables import read_tables
+from pgtide.spark.log_slices import Slice
 from tests.fixtures.capture import MakeCaptured
 from tests.fixtures.databases import Database
+from tests.fixtures.waiting import wait_until
 from tests.sinks.postgres.replicas import PIPELINE, Replica
 from tests.snapshot.taking import take
 
@@ -95,6 +107,71 @@ def test_rows_of_a_snapshot(
     database.execute("UPDATE t SET id = -id WHERE id < 20; INSERT INTO bag VALUES (1, '')")
     replica.follow(consistency=consistency)
     replica.check_equal("t", "bag", "g")
+
+
+def test_a_task_of_a_load_that_runs_twice(
+    spark: SparkSession,
+    database: Database,
+    target: Database,
+    make_captured: MakeCaptured,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Spark runs one again that it has lost sight of, or that takes long, beside the first."""
+    for each in (database, target):
+        each.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE bag (n int)")
+    database.execute("INSERT INTO t VALUES (1), (2); INSERT INTO bag VALUES (1), (1)")
+    captured = make_captured(snapshot="initial", keyless="full")
+    take(captured, spark)
+    told: list[int] = []
+
+    def waiting() -> bool:
+        database = "(SELECT oid FROM pg_database WHERE datname = current_database())"
+        query = f"SELECT count(*) FROM pg_locks WHERE NOT granted AND database = {database}"
+        return target.execute(query) == [(2,)]
+
+    def twice(_: SparkSession, slices: Sequence[Slice], loader: Loader) -> int:
+        workers = [replace(loader, url=f"{loader.url}&application_name=try{n}") for n in (1, 2)]
+        with ThreadPoolExecutor(2) as pool:
+            with target.connect(autocommit=False) as connection:
+                connection.execute("LOCK TABLE t, bag IN SHARE MODE")
+                tries = [pool.submit(lambda w: list(w(slices)), worker) for worker in workers]
+                wait_until(waiting, "both to wait")
+            told.extend(finished(one.result())[1] for one in tries)
+        for worker in workers:
+            _connections.pop(worker.url).close()
+        gc.unfreeze()  # a worker has its objects set aside
+        return sum(told)
+
+    monkeypatch.setattr(initial_load, "load_rows", twice)
+    replica = Replica(spark, captured, target)
+    replica.follow()
+    assert sorted(told) == [0, 4]
+    replica.check_equal("t", "bag")
+
+
+def test_a_load_behind_another_run(
+    spark: SparkSession,
+    database: Database,
+    target: Database,
+    make_captured: MakeCaptured,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has brought the snapshot, and that its rows were deleted: they do not come again."""
+    for each in (database, target):
+        each.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    database.execute("INSERT INTO t VALUES (1), (2)")
+    captured = make_captured(snapshot="initial")
+    take(captured, spark)
+    log = "/".join(captured.log.source.identity.values())
+
+    def outrun(*given: Any) -> Any:
+        target.execute("INSERT INTO pgtide.progress VALUES ('replica', 'F/0', 0, now(), %s)", [log])
+        return read_tables(*given)
+
+    monkeypatch.setattr(initial_load, "read_tables", outrun)
+    with pytest.raises(TargetUnavailable, match="somebody else writes to the target"):
+        Replica(spark, captured, target).follow()
+    assert target.execute("SELECT * FROM t") == []
 
 
 @pytest.mark.slow

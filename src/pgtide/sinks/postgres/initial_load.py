@@ -10,8 +10,9 @@ from collections.abc import Collection, Mapping
 from pgtide.config.sinks import PostgresSettings
 from pgtide.errors import TargetError
 from pgtide.log.reader import Log
-from pgtide.position import Lsn
+from pgtide.position import Lsn, Position
 from pgtide.postgres.connection import SqlConnection
+from pgtide.sinks.postgres.bookkeeping import expect_progress, read_progress
 from pgtide.sinks.postgres.loading import Loader, load_rows, open_load
 from pgtide.sinks.postgres.refused_lines import Destination
 from pgtide.sinks.postgres.staged_rows import StagedRows, TableRows
@@ -26,13 +27,20 @@ class InitialLoad:
     """The load of one unit, done once however often the unit is attempted."""
 
     def __init__(
-        self, connection: SqlConnection, settings: PostgresSettings, unit: Unit, log: Log
+        self,
+        connection: SqlConnection,
+        settings: PostgresSettings,
+        unit: Unit,
+        log: Log,
+        scope: str,
     ) -> None:
+        """``scope``: whose progress it is."""
         self._connection = connection
         self._settings = settings
         self._unit = unit
         self._batch = unit.batch
         self._log = log
+        self._scope = scope
         self._loaded: list[TableRows] | None = None
 
     @property
@@ -44,8 +52,12 @@ class InitialLoad:
         """Load nothing: rows of this unit are on their way by ranges of keys already."""
         self._loaded = []
 
-    def run(self) -> list[TableRows]:
-        """Bring rows of a snapshot into tables that had none; the tables that this was done for."""
+    def run(self, reached: Position) -> list[TableRows]:
+        """Bring rows of a snapshot into tables that had none; the tables that this was done for.
+
+        Of a target that is at ``reached``: where somebody else has brought it further, a table
+        without rows may be one whose rows were deleted since.
+        """
         lsn = Lsn(self._batch.source.snapshot - 1)
         census = self._batch.census
         if self._loaded is not None or not census.low.lsn == self._unit.high.lsn == lsn:
@@ -57,7 +69,10 @@ class InitialLoad:
             if not table.refers and not any(c.generated for c in table.columns.values())
         }
         pipeline = self._batch.scope.pipeline
-        epoch, open_ = open_load(self._connection, pipeline, lsn, list(known))
+        with self._connection.transaction():
+            found = read_progress(self._connection, self._scope, "FOR SHARE")
+            expect_progress(pipeline, found, reached)
+            epoch, open_ = open_load(self._connection, pipeline, lsn, list(known))
         self._refuse_other_way(open_ - known.keys())
         tables = [wanted[name] for name in known if name in open_]
         if tables:

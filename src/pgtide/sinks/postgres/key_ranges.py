@@ -103,7 +103,7 @@ class RangedTransaction(TargetTransaction):
             self._load.refrain()
 
     def run(self, reached: Position, *, in_order: bool = False) -> bool:
-        if not self._ahead and not self._can_be_parted():
+        if not self._ahead and not self._can_be_parted(reached):
             return super().run(reached, in_order=in_order)
         rows = self._rows(self._unit.tables)
         self._stager.prepare([rows])
@@ -128,13 +128,13 @@ class RangedTransaction(TargetTransaction):
             [self._pipeline, self._table, str(self._unit.high.lsn), self._unit.high.seq],
         )
 
-    def _can_be_parted(self) -> bool:
+    def _can_be_parted(self, reached: Position) -> bool:
         if self._unit.actions != (RowsOf(0),) or len(self._unit.tables) != 1:
             return False
         (rows,) = self._unit.tables
         ids = {shape.id for shape in rows.shapes}
         events = sum(count.rows for count in self._batch.census.counts if count.shape in ids)
-        if events < RANGED_ROWS or not self._changes_are_apart(rows) or self._load.run():
+        if events < RANGED_ROWS or not self._changes_are_apart(rows) or self._load.run(reached):
             return False
         return self._table_is_apart(rows)
 

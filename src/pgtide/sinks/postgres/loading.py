@@ -106,11 +106,12 @@ class Loader:
     role: str  # of the session: ``replica`` looks at no foreign keys
 
     def __call__(self, slices: Iterable[Slice]) -> Iterator[Outcome]:
-        brought = Brought()
+        brought, mine = Brought(), list(slices)
 
         def copy() -> int:
             with worker_session(self.url) as connection, connection.transaction():
-                self._copy(connection, slices, self._begin(connection), brought)
+                self._wait(connection, mine)
+                self._copy(connection, mine, self._begin(connection), brought)
                 return brought.note(connection, self.pipeline, self.lsn)
 
         def refusal(refused: LineRefused) -> TableRefused:
@@ -122,6 +123,16 @@ class Loader:
     def wants(self, table: TableName | None) -> bool:
         """Whether rows that are filed under a name may be meant; None: under several."""
         return table is None or table in self.tables
+
+    def _wait(self, connection: SqlConnection, slices: Iterable[Slice]) -> None:
+        """Until nobody else copies these rows: Spark runs a task again that it thinks is lost.
+
+        What the other one has brought by then is noted, and would be refused if it came twice.
+        """
+        for one in slices:
+            rows = (self.pipeline, str(self.lsn), sorted(self.tables), one.files[0].path, one.part)
+            query = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
+            connection.execute(query, [f"pgtide load {rows}"])
 
     def _begin(self, connection: SqlConnection) -> Seqs:
         """The stretches that are there; holds up whoever wants to begin the next epoch."""

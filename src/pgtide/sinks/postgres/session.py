@@ -14,7 +14,10 @@ _PINS = (
     # What tasks stage while a transaction goes on is seen by it.
     " SET default_transaction_isolation = 'read committed';"
     # How texts are read: NULL among the elements of an array is none, XML need be no document.
-    " SET array_nulls = on; SET xmloption = content"
+    " SET array_nulls = on; SET xmloption = content;"
+    # How long a session outlives the machine of its client: by default more than two hours, for
+    # which whatever it has locked would hold up the next run.
+    " SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3"
 )
 
 # A copy of a server has its identifier, but hardly its slots.

@@ -68,7 +68,7 @@ class TargetTransaction:
         self._stager = Stager(connection, url, unit, scope, frames, log)
         self._scope = scope
         self._sweeps = self._staged_sweeps()
-        self._load = InitialLoad(connection, settings, unit, log)
+        self._load = InitialLoad(connection, settings, unit, log, scope)
         self._ranges: list[int] | None = None  # of keys, if not all
 
     def run(self, reached: Position, *, in_order: bool = False) -> bool:
@@ -134,7 +134,7 @@ class TargetTransaction:
             raise TableRefused((schema, table), told) from error
 
     def _attempt(self, reached: Position, *, every: bool, late: bool = False) -> None:
-        loaded = self._load.run()
+        loaded = self._load.run(reached)
         tables = [table for table in self._unit.tables if table not in loaded]
         last = [] if every else self._stager.added_last(tables)
         rows = self._rows([table for table in tables if table not in last], every=every)
