@@ -53,6 +53,19 @@ def test_conflicts_are_listed(replica: Replica, way: str) -> None:
     ]
 
 
+def test_a_missing_row_whose_new_key_is_taken(replica: Replica) -> None:
+    replica.captured.run("CREATE TABLE t (id int PRIMARY KEY, v text);\n")
+    replica.captured.run("INSERT INTO t VALUES (1, 'one'), (2, 'two');\n")
+    replica.follow()
+    replica.target.execute("DELETE FROM t WHERE id = 1")
+    replica.target.execute("INSERT INTO t VALUES (8, 'mine')")
+    replica.captured.run("UPDATE t SET id = 8, v = 'moved' WHERE id = 1;\n")
+    replica.follow(on_conflict="apply")
+    replica.check_equal("t")
+    noted = replica.target.execute("SELECT kind, key FROM pgtide.conflicts")
+    assert noted == [("update_missing", {"id": "8"})]
+
+
 @pytest.mark.slow
 def test_status_counts_what_was_not_taken(
     replica: Replica, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -63,7 +63,7 @@ ELSE
         END IF;
         IF event.known = 'r' OR '{on_conflict}' = 'apply' THEN
             IF event.unsent IS NULL THEN
-                {self._insert}
+                {self._over_another if on_conflict == "apply" else self._insert}
             ELSE
                 {self._pass_over if lenient else self._stop("not_whole")}
             END IF;
@@ -105,6 +105,14 @@ END IF;"""
             return ""
         return (
             f"IF touched = 0 THEN {self._update('v')} GET DIAGNOSTICS touched = ROW_COUNT; END IF;"
+        )
+
+    @property
+    def _over_another(self) -> str:
+        """A row that was to move to a key which another one has at the target becomes that one."""
+        return (
+            f"{self._update('v')} GET DIAGNOSTICS touched = ROW_COUNT;"
+            f" IF touched = 0 THEN {self._insert} END IF;"
         )
 
     @property
