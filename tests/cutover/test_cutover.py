@@ -16,7 +16,7 @@ from pgtide.config.connection_string import ConnectionString
 from pgtide.cutover.cutting_over import Cutover
 from pgtide.cutover.outcome import Outcome, Settings, document
 from pgtide.cutover.unapplied import first_write
-from pgtide.errors import PipelineError, TargetError
+from pgtide.errors import PipelineError, TargetError, TargetUnavailable
 from pgtide.log.refreshes import Refresh, RefreshStore
 from pgtide.log.storage import Storage
 from pgtide.pipeline.lease import Lease
@@ -287,6 +287,22 @@ def test_a_target_that_does_not_come_along(replica: Replica) -> None:
         outcome = cut_over(replica, wait_s=2.0)
     assert time.monotonic() - began < 30
     assert "did not get to" in told(outcome, "caught up").message
+
+
+def test_a_target_that_is_lost(replica: Replica, caplog: pytest.LogCaptureFixture) -> None:
+    """It is told of that server, and that the other one is as it was."""
+
+    def lose() -> None:
+        replica.target.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND application_name = 'pgtide cutover'"
+        )
+
+    with pytest.raises(TargetUnavailable) as lost:
+        cut_over(replica, read_only=True, on_check=at_check("read-only", lose))
+    assert "pgtide cutover --pipeline replica" in lost.value.hint
+    replica.captured.execute(INSERT)
+    assert "the source can be written to as before" in caplog.text
 
 
 def test_parked_tables_and_lost_sequences(replica: Replica) -> None:
