@@ -317,7 +317,9 @@ def test_parked_tables_and_lost_sequences(replica: Replica) -> None:
     replica.captured.execute("CREATE INDEX known_here ON orders (note)")
     replica.captured.execute("CREATE UNLOGGED TABLE cache (id int)")
     replica.captured.execute("SELECT lo_create(0)")
+    replica.target.execute("INSERT INTO pgtide.skipped VALUES ('replica', '0/1', 0)")
     outcome = cut_over(replica, read_only=False)
+    assert "pgtide.left_out" in told(outcome, "skipped").hint
     assert "public.cache" in told(outcome, "unlogged").message
     assert "1 of them" in told(outcome, "large objects").message
     assert told(outcome, "parked").level == "fail"
