@@ -11,7 +11,9 @@ from pgtide.cli.run_progress import conclude_member
 from pgtide.cli.snapshot_progress import BAR_INTERVAL_S, SnapshotReporter
 from pgtide.cli.verify_progress import VerifyReporter
 from pgtide.errors import TargetError
+from pgtide.pipeline.state import Parked, State, now
 from pgtide.pipeline.supervisor import Member
+from pgtide.position import Lsn, Position
 from pgtide.snapshot.progress import SnapshotProgress, TableProgress
 
 
@@ -58,3 +60,13 @@ def test_a_pipeline_that_failed_says_all_of_it_at_the_end(
     conclude_member(Member("lake", status="failed", error=error))
     said = '✗ lake failed: a row is not there\n    In public.t, key {"id": "1"}.\n    Do.\n'
     assert capsys.readouterr().out == said
+
+
+def test_a_table_that_is_parked_says_which_row_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    state = State("i", 0, [], Position(Lsn(2)))
+    at = Position(Lsn(1))
+    state.parked["public.t"] = Parked(at, "refused", 'In public.t, key {"id": "1"}.', "Do.", now())
+    conclude_member(Member("lake", status="current", state=state))
+    said = '✗ lake parked public.t: refused\n    In public.t, key {"id": "1"}.\n    Do.\n'
+    said += "    Then: pgtide resume --pipeline lake --table public.t\n"
+    assert capsys.readouterr().out.endswith(said)

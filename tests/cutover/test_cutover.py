@@ -16,7 +16,7 @@ from pgtide.config.connection_string import ConnectionString
 from pgtide.cutover.cutting_over import Cutover
 from pgtide.cutover.outcome import Outcome, Settings, document
 from pgtide.cutover.unapplied import first_write
-from pgtide.errors import PipelineError, TargetError
+from pgtide.errors import PipelineError, TargetError, TargetUnavailable
 from pgtide.log.refreshes import Refresh, RefreshStore
 from pgtide.log.storage import Storage
 from pgtide.pipeline.lease import Lease
@@ -289,6 +289,22 @@ def test_a_target_that_does_not_come_along(replica: Replica) -> None:
     assert "did not get to" in told(outcome, "caught up").message
 
 
+def test_a_target_that_is_lost(replica: Replica, caplog: pytest.LogCaptureFixture) -> None:
+    """It is told of that server, and that the other one is as it was."""
+
+    def lose() -> None:
+        replica.target.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND application_name = 'pgtide cutover'"
+        )
+
+    with pytest.raises(TargetUnavailable) as lost:
+        cut_over(replica, read_only=True, on_check=at_check("read-only", lose))
+    assert "pgtide cutover --pipeline replica" in lost.value.hint
+    replica.captured.execute(INSERT)
+    assert "the source can be written to as before" in caplog.text
+
+
 def test_parked_tables_and_lost_sequences(replica: Replica) -> None:
     config = replica.config()
     file = StateFile(Storage(config.log.path, config.log.storage), PIPELINE)
@@ -301,7 +317,9 @@ def test_parked_tables_and_lost_sequences(replica: Replica) -> None:
     replica.captured.execute("CREATE INDEX known_here ON orders (note)")
     replica.captured.execute("CREATE UNLOGGED TABLE cache (id int)")
     replica.captured.execute("SELECT lo_create(0)")
+    replica.target.execute("INSERT INTO pgtide.skipped VALUES ('replica', '0/1', 0)")
     outcome = cut_over(replica, read_only=False)
+    assert "pgtide.left_out" in told(outcome, "skipped").hint
     assert "public.cache" in told(outcome, "unlogged").message
     assert "1 of them" in told(outcome, "large objects").message
     assert told(outcome, "parked").level == "fail"

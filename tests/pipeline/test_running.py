@@ -10,15 +10,22 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
 
 from pgtide.config import Config
-from pgtide.errors import ConfigError, LogGap, PipelineError, Unrepresentable
+from pgtide.errors import ConfigError, LogGap, PipelineError, TargetError, Unrepresentable
 from pgtide.log.readers import list_readers
 from pgtide.log.refreshes import RefreshStore
 from pgtide.log.retention import retain
 from pgtide.log.storage import Storage
 from pgtide.log.table import open_table
 from pgtide.pipeline import replaying
+from pgtide.pipeline.delivery import Delivery
 from pgtide.pipeline.lease import Lease, holder_of
 from pgtide.pipeline.replaying import check_replay, replay, start_of, target_tables
 from pgtide.pipeline.running import PipelineRun
@@ -93,6 +100,41 @@ def test_a_parked_table_waits_and_comes_back(spark: SparkSession, captured: Capt
     assert not state.parked
     assert mirror(captured, "worse") == source(captured, "worse")
     assert [reader.name for reader in list_readers(storage(config))] == ["pipeline.lake"]
+
+
+def test_what_spark_hears_of_a_failure(
+    spark: SparkSession, captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That there is one: a long text made it end in a stack overflow when it was to stop."""
+    heard: list[str | None] = []
+
+    class Listener(StreamingQueryListener):
+        def onQueryStarted(self, event: QueryStartedEvent) -> None: ...
+        def onQueryProgress(self, event: QueryProgressEvent) -> None: ...
+        def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+            heard.append(event.exception)
+
+    captured.run("CREATE TABLE t (id int PRIMARY KEY);\nINSERT INTO t VALUES (1);")
+    config = configure(captured)
+    captured.capture()
+    run(spark, config)
+    captured.run("INSERT INTO t VALUES (2);")
+    captured.capture()
+
+    def refuse(*_: object) -> None:
+        raise TargetError("what only we need to know")
+
+    monkeypatch.setattr(Delivery, "deliver", refuse)
+    listener = Listener()
+    spark.streams.addListener(listener)
+    try:
+        with pytest.raises(TargetError, match="only we"):
+            run(spark, config)
+        wait_until(lambda: bool(heard))
+    finally:
+        spark.streams.removeListener(listener)
+    assert heard[0] is not None
+    assert "only we" not in heard[0]
 
 
 def test_replay_and_what_retention_took(spark: SparkSession, captured: Captured) -> None:

@@ -89,3 +89,14 @@ def test_what_is_no_statement(
     assert skip(config, insert, "-p", "out") == 2
     assert "has no Postgres target" in capsys.readouterr().err
     assert skip(config, "nonsense", "-p", "replica") == 2
+
+
+def test_a_target_that_cannot_be_written_to(
+    config: Path, captured: Captured, target: Database, capsys: pytest.CaptureFixture[str]
+) -> None:
+    created = captured.events("ddl")[0].position
+    target.execute(f"ALTER DATABASE {target.name} SET default_transaction_read_only = on")
+    assert skip(config, created, "--pipeline", "replica") == 1
+    said = capsys.readouterr().err
+    assert "error: the target did not do it" in said
+    assert f"hint: Run it again: pgtide skip --pipeline replica {created}" in said

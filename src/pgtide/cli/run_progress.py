@@ -130,8 +130,9 @@ def conclude_member(member: Member) -> None:
     else:
         print_line("warn", f"{member.name} {member.status}")
     for name, parked in sorted(state.parked.items() if state is not None else ()):
-        hint = f"{parked.hint}\nThen: pgtide resume --pipeline {member.name} --table {name}"
-        print_line("fail", f"{member.name} parked {name}: {parked.message}", hint)
+        retry = f"Then: pgtide resume --pipeline {member.name} --table {name}"
+        more = "\n".join(filter(None, [parked.detail, parked.hint, retry]))
+        print_line("fail", f"{member.name} parked {name}: {parked.message}", more)
 
 
 def summary(supervisor: Supervisor) -> dict[str, Any]:

@@ -37,13 +37,18 @@ def command(
     known_pipeline(config, pipeline)
     from pgtide.log.reader import Log
     from pgtide.position import Position
+    from pgtide.sinks.postgres.failures import asking_target
     from pgtide.sinks.postgres.reaching import connect_target, refuse_history
     from pgtide.sinks.postgres.skipping import skip
 
     refuse_history(config, pipeline)
     at = Position.parse(position)
     log = Log(config.log.path, config.log.storage)
-    with connect_target(config, pipeline, application_name="pgtide skip") as connection:
+    again = f"Run it again: pgtide skip --pipeline {pipeline} {at}"
+    with (
+        asking_target("what to leave out is noted", again),
+        connect_target(config, pipeline, application_name="pgtide skip") as connection,
+    ):
         skipped = skip(connection, log, pipeline, at)
     if invocation.json:
         facts = {"tag": skipped.tag, "table": skipped.table, "again": skipped.again}

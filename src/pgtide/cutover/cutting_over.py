@@ -8,6 +8,7 @@ Without read-only nothing keeps anybody from writing: then the last step only sa
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -21,9 +22,11 @@ from pgtide.cutover.progress import Late, Progress
 from pgtide.cutover.read_only import NAME, ReadOnly
 from pgtide.cutover.reads import Reads, open_reads
 from pgtide.cutover.schema_checks import differences, listed, made, sequence_check
+from pgtide.errors import PgtideError
 from pgtide.position import Lsn, Position
 from pgtide.postgres.connection import connect, translate
 from pgtide.postgres.verdict import Check, fail, ok, warn
+from pgtide.sinks.postgres.failures import target_error
 from pgtide.sinks.postgres.reaching import connect_target
 from pgtide.sinks.postgres.sequences import copy_sequences, sequences_of
 from pgtide.sinks.postgres.target_tables import enable_triggers
@@ -32,6 +35,8 @@ from pgtide.verify.verifying import Options, Verification
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
 
 
 class Cutover:
@@ -72,8 +77,16 @@ class Cutover:
             try:
                 self._run(stack)
             except psycopg.Error as exc:
-                raise translate(exc) from exc
+                raise self._told(exc) from exc
         return self.outcome
+
+    def _told(self, exc: psycopg.Error) -> PgtideError:
+        """The error for what one of the two servers said: the target, if it is the one lost."""
+        if not self._target.closed:
+            return translate(exc)
+        again = "Start that server, or correct the pipeline's sink.url, then run it again: "
+        again += f"pgtide cutover --pipeline {self.outcome.pipeline}"
+        return target_error(exc, "it is asked whether it can take over", again)
 
     def _run(self, stack: ExitStack) -> None:
         if not self._note(self._begun()):
@@ -91,6 +104,8 @@ class Cutover:
                 self._finish()
         except BaseException:
             source.undo()
+            if source.undo_sql is None:  # no verdict will say so
+                logger.warning("the source can be written to as before")
             raise
         if not self.outcome.ready:
             source.undo()

@@ -37,14 +37,22 @@ def differences(
         yield warn("objects", said, "Make them at the target if the application needs them.")
     else:
         yield ok("objects", "indexes, constraints and triggers have the names of the source")
-    for table, what in (
-        ("skipped", "DDL statements were left out: pgtide skip"),
-        ("conflicts", "rows were not as expected: pgtide.conflicts"),
+    for table, what, hint in (
+        (
+            "skipped",
+            "DDL statements were left out: pgtide skip",
+            "Do by hand what they did, if that is not done yet: see pgtide.left_out there.",
+        ),
+        (
+            "conflicts",
+            "rows were not as expected: pgtide.conflicts",
+            f"Which rows differ now says: pgtide verify --pipeline {pipeline}",
+        ),
     ):
         query = f"SELECT count(*) FROM pgtide.{table} WHERE pipeline = %s"
         row = target.execute(query.encode(), [pipeline]).fetchone()
         if row and row[0]:
-            yield warn(table, f"{row[0]} {what}")
+            yield warn(table, f"{row[0]} {what}", hint)
     hint = "Copy them with pg_dump and pg_restore if the application needs them."
     if unlogged := unlogged_tables(source, patterns):
         said = f"rows of unlogged tables are not replicated: {listed(unlogged)}"

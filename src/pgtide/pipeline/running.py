@@ -38,6 +38,14 @@ REQUESTS_S = 1.0  # between two looks whether somebody wants parked tables resum
 FINISH_S = 10.0  # time that a batch has to finish when the pipeline is to stop
 
 
+class _BatchFailed(Exception):
+    """All that Spark hears of a failure, which is known here.
+
+    When a query is stopped it looks through the whole text for causes, by an expression that runs
+    out of stack where that is long.
+    """
+
+
 class PipelineRun:
     """One run of a pipeline, until it is told to stop, is current, or fails."""
 
@@ -160,7 +168,7 @@ class PipelineRun:
                     delivery.done(self._file.needed_version(state))
             except BaseException as error:
                 failed.append(error)
-                raise
+                raise _BatchFailed from None
 
         writer = frame.writeStream.foreachBatch(deliver).queryName(self._name)
         writer = writer.option("checkpointLocation", spark_path(self._file.stream.root))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -51,8 +52,10 @@ _DAMAGED += "damaged: run REINDEX SYSTEM there, or build the target anew."
 _HINT = "Correct it at the target, then run again: pgtide run"
 
 
-def target_error(error: psycopg.Error, doing: str) -> PgtideError:
+def target_error(error: psycopg.Error, doing: str, again: str = "") -> PgtideError:
     """The error for what the target refused; ``doing`` completes "while …".
+
+    ``again``: the hint where it may pass, for whoever does not try again by himself.
 
     The server's own text may quote values, so it is told by its condition and the names of what
     it is about; its text only where that never holds a value.
@@ -63,9 +66,18 @@ def target_error(error: psycopg.Error, doing: str) -> PgtideError:
         return TargetUnavailable(
             "the target did not do it",
             detail=f"{fact}, while {doing}.",
-            hint=_DAMAGED if _has_vanished(error) else "",
+            hint=_DAMAGED if _has_vanished(error) else again,
         )
     return TargetError("the target refuses", detail=f"{_fact(error)}, while {doing}.", hint=_HINT)
+
+
+@contextmanager
+def asking_target(doing: str, again: str) -> Iterator[None]:
+    """What psycopg raises, as ``target_error`` tells it."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise target_error(error, doing, again) from error
 
 
 def is_transient(error: psycopg.Error) -> bool:
