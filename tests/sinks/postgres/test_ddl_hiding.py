@@ -79,6 +79,8 @@ def test_hidden_columns_have_no_default(captured: Captured, second: Database) ->
         "ALTER TABLE others RENAME TO cards",
         "ALTER TABLE cards RENAME number TO digits",
         "ALTER TABLE cards RENAME plain TO serial",
+        "ALTER INDEX cards RENAME TO others",
+        "ALTER TYPE cards RENAME ATTRIBUTE number TO digits",
     ],
 )
 def test_names_that_rules_do_not_know(captured: Captured, second: Database, statement: str) -> None:
@@ -89,6 +91,18 @@ def test_names_that_rules_do_not_know(captured: Captured, second: Database, stat
     with pytest.raises(TargetError, match="cannot be replayed") as caught:
         ddl_replica.Replica(second, names=NAMES).apply(captured.events())
     assert "let the pipeline's rules fit both names" in caught.value.detail
+
+
+def test_columns_of_a_typed_table(captured: Captured, second: Database) -> None:
+    script: Script = [
+        "CREATE TYPE card AS (id int, number text)",
+        "CREATE TABLE cards OF card (PRIMARY KEY (id))",
+        "ALTER TYPE card RENAME ATTRIBUTE number TO digits CASCADE",
+    ]
+    run_script(captured.database, script)
+    captured.capture()
+    with pytest.raises(TargetError, match="cannot be replayed"):
+        ddl_replica.Replica(second, names=NAMES).apply(captured.events())
 
 
 @pytest.mark.parametrize(
@@ -114,7 +128,9 @@ def test_defaults_that_a_hidden_column_inherits(
 
 def test_names_that_rules_know(captured: Captured, second: Database) -> None:
     script: Script = [
-        "CREATE TABLE cards (id int PRIMARY KEY, number text)",
+        "CREATE TYPE spot AS (number int)",
+        "CREATE TABLE cards (id int PRIMARY KEY, number text, at spot)",
+        "ALTER TYPE spot RENAME ATTRIBUTE number TO digits",
         "ALTER TABLE cards RENAME id TO key",
         "ALTER TABLE cards RENAME TO copy",
         "CREATE SCHEMA app",
