@@ -2,12 +2,12 @@
 
 Rules find both by their names. Values that were masked or left out would come as they are, and
 rows that a filter kept out would come too: that stops the pipeline, or parks the table. A mirror
-in Postgres refuses to replay the command.
+in Postgres refuses to replay the command; one that it leaves out is refused as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from pgtide.config.sinks import PostgresSettings
 from pgtide.errors import PipelineError
@@ -15,6 +15,7 @@ from pgtide.pipeline.batch import Batch
 from pgtide.pipeline.parallel import Failure
 from pgtide.pipeline.relation_histories import Look
 from pgtide.pipeline.steps import Reshaped, TableWork
+from pgtide.position import Position
 from pgtide.rules.hiding import Hiding
 
 
@@ -27,9 +28,18 @@ def escapes(batch: Batch) -> list[Failure]:
     return [Failure(work, error) for work, error in first if error is not None]
 
 
-def _of_work(batch: Batch, work: TableWork) -> Iterator[PipelineError]:
+def refuse_escapes(batch: Batch, commands: Collection[Position]) -> None:
+    """Stop where one of some commands does that: those which a mirror does not replay."""
+    for work in batch.work if batch.settings.rules and commands else ():
+        for error in _of_work(batch, work, commands):
+            raise error
+
+
+def _of_work(
+    batch: Batch, work: TableWork, commands: Collection[Position] | None = None
+) -> Iterator[PipelineError]:
     for step in work.steps:
-        if isinstance(step, Reshaped):
+        if isinstance(step, Reshaped) and (commands is None or step.at in commands):
             yield from _escaping(batch, step)
 
 

@@ -15,6 +15,7 @@ from pgtide.config.sinks import PostgresSettings
 from pgtide.errors import ConfigError
 from pgtide.pipeline.batch import Batch
 from pgtide.pipeline.census import Mark
+from pgtide.pipeline.escapes import refuse_escapes
 from pgtide.pipeline.steps import Reshaped
 from pgtide.position import Lsn, Position
 from pgtide.postgres.connection import SqlConnection
@@ -48,11 +49,15 @@ class Commands:
     def replays(self) -> dict[Position, Replay]:
         """What is to be done, by the command's place in the log."""
         kinds = DdlKinds(self.settings.ddl)
-        return {
+        found = {
             mark.at: plan_ddl(mark.payload, kinds, self._names, self._place(mark))
             for mark in self._marks
             if mark.at not in self.left_out
         }
+        # Before rows are staged: what is hidden is not to be in a stage either.
+        run = {at for at, replay in found.items() if not replay.skipped}
+        refuse_escapes(self.batch, {mark.at for mark in self._marks} - run)
+        return found
 
     @cached_property
     def moved(self) -> Mapping[Position, Position]:
