@@ -22,7 +22,7 @@ from pgtide.postgres.connection import SqlConnection
 from pgtide.rules import TableRules
 from pgtide.sinks.added_columns import AddedColumns
 from pgtide.sinks.postgres.ddl import Place, Replay, plan_ddl
-from pgtide.sinks.postgres.ddl_kinds import DdlKinds
+from pgtide.sinks.postgres.ddl_kinds import OF_TABLES, DdlKinds, kind_of
 from pgtide.sinks.postgres.ddl_names import CannotReplay, Names, Ruled
 from pgtide.sinks.postgres.ddl_payload import Payload, root_of
 from pgtide.sinks.postgres.ddl_run import run_ddl
@@ -116,7 +116,12 @@ class Commands:
     def _marks(self) -> list[Mark]:
         marks = [mark for mark in self.batch.census.marks if mark.op == "ddl"]
         only = self.batch.only  # tables that catch up: all others had it long ago
-        return [mark for mark in marks if only is None or self._concerns(mark, only)]
+        return [mark for mark in marks if only is None or self._is_late(mark, only)]
+
+    def _is_late(self, mark: Mark, only: frozenset[str]) -> bool:
+        """Whether a command waited for some tables: what is no table's own did not."""
+        own = kind_of(str(mark.payload.get("tag") or ""), None) in OF_TABLES
+        return own and self._concerns(mark, only)
 
     def _concerns(self, mark: Mark, tables: frozenset[str]) -> bool:
         """Whether a command is about some of these tables."""
