@@ -71,6 +71,7 @@ def test_a_column_that_is_renamed(
     assert "column public.cards.number became public.cards.digits" in caught.value.detail
     assert "Repeat for public.cards.digits the rules that say" in caught.value.hint
     assert "exclude: [digits], optional: true" in caught.value.hint
+    assert "either way all of them want optional: true" in caught.value.hint
     captured.run(f"INSERT INTO cards VALUES (2, '{SECRET}');\n")
     with pytest.raises(PipelineError, match="a rename would show"):
         run(spark, captured, sink, MASK)

@@ -65,8 +65,9 @@ def _escaping(batch: Batch, step: Reshaped) -> Iterator[PipelineError]:
 def _column_error(batch: Batch, step: Reshaped, before: Look, old: str, new: str) -> PipelineError:
     told, table = f"{'.'.join(before.home)}.{old}", ".".join(step.table)
     ways = (
-        f"Repeat for {table}.{new} the rules that say {told}, both with optional: true; or "
-        f"leave the column out: {{table: {table}, exclude: [{new}], optional: true}}."
+        f"Repeat for {table}.{new} the rules that say {told}, or leave the column out: "
+        f"{{table: {table}, exclude: [{new}], optional: true}}; either way all of them want "
+        "optional: true."
     )
     what = f"column {told} became {table}.{new}, of which no rule says anything."
     return _error(batch, step, what, ways if before.home == step.table else _of_table(step))
