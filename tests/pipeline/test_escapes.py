@@ -71,6 +71,7 @@ def test_a_column_that_is_renamed(
     assert "column public.cards.number became public.cards.digits" in caught.value.detail
     assert "Repeat for public.cards.digits the rules that say" in caught.value.hint
     assert "exclude: [digits], optional: true" in caught.value.hint
+    assert "either way all of them want optional: true" in caught.value.hint
     captured.run(f"INSERT INTO cards VALUES (2, '{SECRET}');\n")
     with pytest.raises(PipelineError, match="a rename would show"):
         run(spark, captured, sink, MASK)
@@ -151,6 +152,30 @@ INSERT INTO cards VALUES (1, '{SECRET}');
     assert SECRET.encode() not in written(captured)
 
 
+@pytest.mark.parametrize(
+    ("statement", "what"),
+    [
+        ("RENAME owner TO o", "by which nothing filters rows"),
+        ("RENAME number TO o", "of which no rule says anything"),
+    ],
+)
+def test_a_name_that_another_kind_of_rule_knows(
+    spark: SparkSession, captured: Captured, statement: str, what: str
+) -> None:
+    """Who filters by a column does not hide it, and who hides it does not filter by it."""
+    owner = {"operator": "eq", "value": "ann"}
+    by = [{"table": "*.cards", "optional": True, "filter": {"column": "owner", **owner}}]
+    masks = [{**MASK, "transform": {"column": column, "mask": {}}} for column in ("number", "o")]
+    rules = [*by, *masks]
+    if "number" in statement:
+        rules = [masks[0], {**by[0], "filter": {"column": "o", **owner}}]
+    captured.run("CREATE TABLE cards (id int PRIMARY KEY, number text, owner text);\n")
+    captured.run(f"ALTER TABLE cards {statement};\n")
+    with pytest.raises(PipelineError, match="a rename would show") as caught:
+        run(spark, captured, SINKS[0], *rules)
+    assert what in caught.value.detail
+
+
 def test_names_that_rules_give_and_later_rules_know() -> None:
     rules = [
         Rule(table="*.t", rename={"a": "b", "b": "a"}),
@@ -160,3 +185,4 @@ def test_names_that_rules_give_and_later_rules_know() -> None:
     found = Hiding.of(compile_rules(rules, [], "public", "t"), ["a", "b", "c", "d"])
     assert found.hidden == {"a", "c"}
     assert found.known == {"a", "b", "c", "d"}
+    assert not found.decisive

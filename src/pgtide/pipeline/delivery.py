@@ -67,7 +67,8 @@ class Delivery:
             self._refuse_disorder(batch.census, number)
         batch = replace(batch, parked=frozenset(self.state.parked))
         parking.spread(self.state, batch)
-        batch = replace(batch, lacking=dict(self.state.parked))
+        parked = dict(self.state.parked)
+        batch = replace(batch, parked=frozenset(parked), lacking=parked)
         for failure in self._write(batch):
             low = failure.position or batch.census.low
             parking.park(self.name, self.state, failure, low)

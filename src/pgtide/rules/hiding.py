@@ -19,13 +19,15 @@ class Hiding:
     hidden: frozenset[str]
     known: frozenset[str]
     """Those of which rules say what may be seen: hidden, or among what they let through."""
+    decisive: frozenset[str]
+    """Those by whose values filters decide which rows are kept; they are seen as they are."""
     filtered: bool
     """Whether SQL decides which rows are kept."""
 
     @classmethod
     def of(cls, rules: TableRules, columns: Iterable[str]) -> Hiding:
         now = {name: name for name in columns}
-        hidden, shown, filtered = set[str](), set[str](), False
+        hidden, shown, decisive, filtered = set[str](), set[str](), set[str](), False
         for step in rules.rules:
             rule, named = step.rule, {*mentioned(step.rule)}
             touched = {old for old, new in now.items() if new in named}
@@ -34,7 +36,9 @@ class Hiding:
             elif rule.include is not None:
                 hidden |= now.keys() - touched
                 shown |= touched
+            elif rule.filter is not None:
+                decisive |= touched
+                filtered |= rule.filter.sql is not None
             else:
                 hidden |= touched
-            filtered |= rule.filter is not None and rule.filter.sql is not None
-        return cls(frozenset(hidden), frozenset(hidden | shown), filtered)
+        return cls(frozenset(hidden), frozenset(hidden | shown), frozenset(decisive), filtered)

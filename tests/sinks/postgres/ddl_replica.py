@@ -26,7 +26,9 @@ from tests.fixtures.waiting import wait_until
 from tests.sinks.postgres.ddl_scripts import Script
 
 # pgtide's own at the source, and what pg_dump makes up anew each time.
-_NOISE = re.compile(r"(--.*|SET .*|\\(un)?restrict .*|.*EVENT TRIGGER.*|.*REPLICA IDENTITY.*|)\n")
+_NOISE = re.compile(
+    r"^(--.*|SET .*|\\(un)?restrict .*|.*EVENT TRIGGER.*|.*REPLICA IDENTITY.*|)\n", re.MULTILINE
+)
 _OWN_TRIGGERS = re.compile(r"CREATE EVENT TRIGGER[^;]*;\n")
 
 

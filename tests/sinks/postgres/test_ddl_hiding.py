@@ -8,16 +8,18 @@ from dataclasses import replace
 
 import pytest
 
-from pgtide.errors import TargetError
+from pgtide.errors import PipelineError, TargetError
+from pgtide.postgres.connection import connect
 from pgtide.postgres.embedded import BUNDLED, bundled_bin_dir
 from pgtide.sinks.postgres.ddl_names import Names
 from pgtide.sinks.postgres.ddl_payload import TableName
+from pgtide.sinks.postgres.skipping import skip
 from tests.fixtures.capture import Captured
 from tests.fixtures.databases import Database, Server
 from tests.sinks.postgres import ddl_replica
 from tests.sinks.postgres.ddl_replica import run_script, second_database
 from tests.sinks.postgres.ddl_scripts import Script
-from tests.sinks.postgres.replicas import Replica
+from tests.sinks.postgres.replicas import PIPELINE, Replica
 
 SECRET = "1234-5678-9012"
 
@@ -79,6 +81,8 @@ def test_hidden_columns_have_no_default(captured: Captured, second: Database) ->
         "ALTER TABLE others RENAME TO cards",
         "ALTER TABLE cards RENAME number TO digits",
         "ALTER TABLE cards RENAME plain TO serial",
+        "ALTER INDEX cards RENAME TO others",
+        "ALTER TYPE cards RENAME ATTRIBUTE number TO digits",
     ],
 )
 def test_names_that_rules_do_not_know(captured: Captured, second: Database, statement: str) -> None:
@@ -89,6 +93,18 @@ def test_names_that_rules_do_not_know(captured: Captured, second: Database, stat
     with pytest.raises(TargetError, match="cannot be replayed") as caught:
         ddl_replica.Replica(second, names=NAMES).apply(captured.events())
     assert "let the pipeline's rules fit both names" in caught.value.detail
+
+
+def test_columns_of_a_typed_table(captured: Captured, second: Database) -> None:
+    script: Script = [
+        "CREATE TYPE card AS (id int, number text)",
+        "CREATE TABLE cards OF card (PRIMARY KEY (id))",
+        "ALTER TYPE card RENAME ATTRIBUTE number TO digits CASCADE",
+    ]
+    run_script(captured.database, script)
+    captured.capture()
+    with pytest.raises(TargetError, match="cannot be replayed"):
+        ddl_replica.Replica(second, names=NAMES).apply(captured.events())
 
 
 @pytest.mark.parametrize(
@@ -114,7 +130,9 @@ def test_defaults_that_a_hidden_column_inherits(
 
 def test_names_that_rules_know(captured: Captured, second: Database) -> None:
     script: Script = [
-        "CREATE TABLE cards (id int PRIMARY KEY, number text)",
+        "CREATE TYPE spot AS (number int)",
+        "CREATE TABLE cards (id int PRIMARY KEY, number text, at spot)",
+        "ALTER TYPE spot RENAME ATTRIBUTE number TO digits",
         "ALTER TABLE cards RENAME id TO key",
         "ALTER TABLE cards RENAME TO copy",
         "CREATE SCHEMA app",
@@ -187,6 +205,36 @@ INSERT INTO cards VALUES (3, 'zoe');
     again = {**rule, "filter": {**kept, "column": "holder"}}
     replica.follow({"rules": [rule, again]})
     assert replica.rows("cards", "*") == [(1, "ann")]
+
+
+SWAP = """ALTER TABLE cards RENAME number TO other;
+ALTER TABLE cards RENAME note TO number;
+ALTER TABLE cards RENAME other TO note;
+"""
+
+
+@pytest.mark.parametrize("ddl", [[], ["*"]], ids=["not selected", "skipped"])
+def test_a_rename_that_is_not_replayed(replica: Replica, ddl: list[str]) -> None:
+    """Somebody does it at the target by hand: then its rows fit, and rules do not."""
+    mask = {"table": "*.cards", "optional": True, "transform": {"column": "number", "mask": {}}}
+    made = "CREATE TABLE cards (id int PRIMARY KEY, number text, note text)"
+    replica.captured.run(made)
+    if not ddl:
+        replica.target.execute(made)
+    replica.follow({"rules": [mask]}, ddl=ddl)
+    replica.captured.run(f"{SWAP}INSERT INTO cards (id, note) VALUES (1, '{SECRET}');\n")
+    replica.target.execute(SWAP)
+    replica.captured.capture()
+    with connect(replica.target.url, autocommit=True) as connection:
+        for event in replica.captured.events("ddl")[-3:] if ddl else ():
+            skip(connection, replica.captured.log, PIPELINE, event.position)
+    with pytest.raises(PipelineError, match="a rename would show") as caught:
+        replica.apply({"rules": [mask]}, ddl=ddl)
+    assert "column public.cards.number became public.cards.other" in caught.value.detail
+    assert SECRET not in everything_in(replica.target)
+    more = [{**mask, "transform": {"column": name, "mask": {}}} for name in ("other", "note")]
+    replica.apply({"rules": [mask, *more]}, ddl=ddl)
+    assert replica.rows("cards", "note") == [("1************2",)]
 
 
 def test_rules_that_come_later(replica: Replica) -> None:

@@ -15,13 +15,14 @@ from pgtide.config.sinks import PostgresSettings
 from pgtide.errors import ConfigError
 from pgtide.pipeline.batch import Batch
 from pgtide.pipeline.census import Mark
+from pgtide.pipeline.escapes import refuse_escapes
 from pgtide.pipeline.steps import Reshaped
 from pgtide.position import Lsn, Position
 from pgtide.postgres.connection import SqlConnection
 from pgtide.rules import TableRules
 from pgtide.sinks.added_columns import AddedColumns
 from pgtide.sinks.postgres.ddl import Place, Replay, plan_ddl
-from pgtide.sinks.postgres.ddl_kinds import DdlKinds
+from pgtide.sinks.postgres.ddl_kinds import OF_TABLES, DdlKinds, kind_of
 from pgtide.sinks.postgres.ddl_names import CannotReplay, Names, Ruled
 from pgtide.sinks.postgres.ddl_payload import Payload, root_of
 from pgtide.sinks.postgres.ddl_run import run_ddl
@@ -48,11 +49,15 @@ class Commands:
     def replays(self) -> dict[Position, Replay]:
         """What is to be done, by the command's place in the log."""
         kinds = DdlKinds(self.settings.ddl)
-        return {
+        found = {
             mark.at: plan_ddl(mark.payload, kinds, self._names, self._place(mark))
             for mark in self._marks
             if mark.at not in self.left_out
         }
+        # Before rows are staged: what is hidden is not to be in a stage either.
+        run = {at for at, replay in found.items() if not replay.skipped}
+        refuse_escapes(self.batch, {mark.at for mark in self._marks} - run)
+        return found
 
     @cached_property
     def moved(self) -> Mapping[Position, Position]:
@@ -111,7 +116,12 @@ class Commands:
     def _marks(self) -> list[Mark]:
         marks = [mark for mark in self.batch.census.marks if mark.op == "ddl"]
         only = self.batch.only  # tables that catch up: all others had it long ago
-        return [mark for mark in marks if only is None or self._concerns(mark, only)]
+        return [mark for mark in marks if only is None or self._is_late(mark, only)]
+
+    def _is_late(self, mark: Mark, only: frozenset[str]) -> bool:
+        """Whether a command waited for some tables: what is no table's own did not."""
+        own = kind_of(str(mark.payload.get("tag") or ""), None) in OF_TABLES
+        return own and self._concerns(mark, only)
 
     def _concerns(self, mark: Mark, tables: frozenset[str]) -> bool:
         """Whether a command is about some of these tables."""

@@ -180,6 +180,7 @@ def _stated(
     payload: Payload, text: str, node: Any, kinds: DdlKinds, names: Names, at: Position
 ) -> Replay:
     _refuse_reshaped(payload, node, names)
+    _refuse_waiting(payload, node, names)
     refuse_unhidden(payload, node, names)
     rows = old_rows(payload, node, names, at)
     changed = rows.changed
@@ -237,6 +238,15 @@ def _refuse_reshaped(payload: Payload, node: Any, names: Names) -> None:
         known = {column["name"] for column in item["columns"]}
         if names.reshapes(root_of(item), known | named):
             raise CannotReplay("rules leave out, rename or change columns of the table")
+
+
+def _refuse_waiting(payload: Payload, node: Any, names: Names) -> None:
+    """What a table lacks that is parked has the schema's old name: it could not come any more."""
+    if not is_a(node, ast.RenameStmt) or node.renameType.name != "OBJECT_SCHEMA":
+        return
+    for table in (root_of(item) for item in payload.relations() if item["kind"] in TABLES):
+        if names.chosen(table) and not names.selects(table):
+            raise CannotReplay(f"{'.'.join(table)} is parked: resume it first (pgtide resume)")
 
 
 def _present(payload: Payload, names: Names) -> list[Mapping[str, Any]]:

@@ -20,6 +20,10 @@ from pgtide.sinks.postgres.ddl_statement import NotPrintable, is_a, parse, print
 Defaults: TypeAlias = Sequence[tuple[str, str | None]]
 """Columns and what they have by default; None: nothing."""
 
+# ALTER TYPE … RENAME ATTRIBUTE renames columns as well: of typed tables, and of any table whose
+# row type it names.
+_COLUMNS = frozenset({"OBJECT_COLUMN", "OBJECT_ATTRIBUTE"})
+
 
 def hide_defaults(payload: Payload, node: Any, names: Names) -> bool:
     """Take defaults of hidden columns out of a tree; whether there were any."""
@@ -81,7 +85,7 @@ def refuse_unhidden(payload: Payload, node: Any, names: Names) -> None:
                 f"rules treat {'.'.join(old)} and {'.'.join(new)} differently, and they are one "
                 "table before and behind it: let the pipeline's rules fit both names"
             )
-    if is_a(node, ast.RenameStmt) and node.renameType.name == "OBJECT_COLUMN":
+    if is_a(node, ast.RenameStmt) and node.renameType.name in _COLUMNS:
         for item in payload.relations():
             for how, columns in (("change", names.hidden), ("filter by", names.filtered)):
                 _refuse_renamed(item, node, columns(root_of(item)), how)
@@ -96,6 +100,9 @@ def refuse_unhidden(payload: Payload, node: Any, names: Names) -> None:
 
 def _refuse_renamed(item: Item, node: Any, columns: frozenset[str], how: str) -> None:
     known, other = node.subname, node.newname
+    there = {column["name"] for column in item["columns"]}
+    if known in there or other not in there:
+        return  # an attribute of a type that it has columns of
     if (known in columns) != (other in columns):
         if known not in columns:
             known, other = other, known

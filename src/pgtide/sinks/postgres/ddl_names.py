@@ -242,12 +242,12 @@ def _routed_parts(parts: Any, payload: Payload, names: Names) -> tuple[Any, ...]
 def _names_table(payload: Payload, node: Any) -> bool:
     """Whether a statement is the RENAME or SET SCHEMA of a table itself.
 
-    ALTER TABLE may as well be about an index or a sequence.
+    ALTER TABLE may as well be about an index or a sequence, and ALTER INDEX … RENAME about a table.
     """
     if not any(payload.listed()):
         return False
     if is_a(node, ast.RenameStmt):
-        return bool(node.renameType.name == "OBJECT_TABLE")
+        return node.renameType.name in ("OBJECT_TABLE", "OBJECT_INDEX")
     return is_a(node, ast.AlterObjectSchemaStmt) and node.objectType.name == "OBJECT_TABLE"
 
 

@@ -9,6 +9,7 @@ from pgtide.log.reader import Log
 from pgtide.position import Position
 from pgtide.postgres.connection import SqlConnection
 from pgtide.sinks.postgres.bookkeeping import prepare, read_progress
+from pgtide.sinks.postgres.keeping import read_kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ def skip(connection: SqlConnection, log: Log, pipeline: str, position: Position)
     prepare(connection)
     with connection.transaction():
         reached = read_progress(connection, pipeline, "FOR UPDATE")
-        if reached >= position:
+        if reached >= position and not _is_lacking(connection, pipeline, position):
             raise ConfigError(
                 f"the statement at {position} is applied already",
                 detail=f"The target is at {reached}.",
@@ -49,3 +50,10 @@ def skip(connection: SqlConnection, log: Log, pipeline: str, position: Position)
     table = f"{event.schema}.{event.table}" if event.table is not None else None
     tag = str((event.payload or {}).get("tag") or "DDL")
     return Skipped(position, tag, table, again=not inserted)
+
+
+def _is_lacking(connection: SqlConnection, pipeline: str, position: Position) -> bool:
+    """Whether parked tables have still to come to a position that the others have reached."""
+    return any(
+        parked.position <= position for parked in read_kept(connection, pipeline).parked.values()
+    )
