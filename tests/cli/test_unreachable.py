@@ -74,6 +74,23 @@ def test_a_server_that_hangs_up(
         link.let_pass(0)
 
 
+@pytest.mark.parametrize("mode", ["require", "verify-full", "bogus"])
+def test_tls_that_cannot_be(
+    mode: str,
+    make_captured: MakeCaptured,
+    proxy: Callable[[Database], Proxy],
+    database: Database,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The server has none. Trying again would change nothing, nor would starting a server."""
+    url = proxy(database).url.replace("sslmode=disable", f"sslmode={mode}")
+    config = config_file(tmp_path, make_captured().settings, url)
+    for command in COMMANDS.values():
+        assert run([*command, "-c", config]) == 2, command
+        assert "sslrootcert" in "".join(capsys.readouterr())
+
+
 def test_a_capture_that_runs_for_ever_keeps_trying(
     make_captured: MakeCaptured, proxy: Callable[[Database], Proxy], database: Database
 ) -> None:

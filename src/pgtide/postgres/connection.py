@@ -59,6 +59,9 @@ _MAY_NOT = (
 )
 _CHECK = "Run: pgtide check"
 
+# What libpq says of TLS settings that do not fit the server, or no server at all.
+_TLS = ("sslmode", "certificate", "private key file", "does not support ssl")
+
 CONNECT_TIMEOUT_S = 10
 TRANSACTION_TIMEOUT_VERSION = 170_000
 
@@ -246,6 +249,13 @@ def _unreachable(message: str) -> PgtideError:
             "the server refused the login",
             detail=f"{message}.",
             hint="Let the role in (ALTER ROLE … LOGIN, pg_hba.conf), then run: pgtide check",
+        )
+    if any(text in lowered for text in _TLS):
+        return ConfigError(
+            "the server cannot be reached by TLS as it was asked for",
+            detail=f"{message}.",
+            hint="Correct sslmode, sslrootcert, sslcert and sslkey in the URL (or PGSSLMODE and "
+            "the like), then run: pgtide check",
         )
     if any(text in lowered for text in _MAY_NOT):
         return PrivilegeMissing(
