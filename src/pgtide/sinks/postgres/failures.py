@@ -49,6 +49,7 @@ _NAMING = ("08", "0A", "25", "28", "40", "42", "53", "54", "55", "57", "58")
 _SYNTAX = "42601"
 _DAMAGED = "It passes if something was dropped meanwhile. If it stays, the target's catalog is "
 _DAMAGED += "damaged: run REINDEX SYSTEM there, or build the target anew."
+_AGAIN = "Then: pgtide run, or pgtide resume if the table is parked"
 _HINT = "Correct it at the target, then run again: pgtide run"
 
 
@@ -106,10 +107,10 @@ def row_refused(
     name = f"In {'.'.join(table)}"
     where = f"{name}, key {json.dumps(key, ensure_ascii=False, sort_keys=True)}" if key else name
     if kind in _CONFLICTS:
-        hint = "Set on_conflict to apply or keep, or correct the row and run: pgtide run"
+        hint = f"Set on_conflict to apply or keep, or correct the row. {_AGAIN}"
         if kind == "several_rows":
             hint = "Remove all but one, and add the unique index that is missing there. Partitions "
-            hint += "with keys of their own: give their table one, then: pgtide run"
+            hint += f"with keys of their own: give their table one. {_AGAIN}"
         error = TargetError(
             f"the target: {_CONFLICTS[kind]}", detail=f"{where}, at {position}.", hint=hint
         )
@@ -117,7 +118,7 @@ def row_refused(
         error = TargetError(
             "the target refuses a row" + (f" by constraint {constraint}" if constraint else ""),
             detail=f"{where}, at {position}, SQLSTATE {kind}.",
-            hint="Correct the constraint or the row at the target, then run: pgtide run",
+            hint=f"Correct the constraint or the row at the target. {_AGAIN}",
         )
     return TableRefused(table, error, kind)
 
