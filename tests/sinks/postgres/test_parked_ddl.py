@@ -65,7 +65,7 @@ def test_a_schema_of_a_parked_table(replica: Replica) -> None:
     replica.captured.run("ALTER SCHEMA app RENAME TO shop;\nINSERT INTO shop.t VALUES (2, 2);\n")
     with pytest.raises(TargetError, match="cannot be replayed") as caught:
         replica.follow(PARK)
-    assert "Shop.t is parked: resume it first" in caught.value.detail
+    assert "The table shop.t is parked: resume it first" in caught.value.detail
     come_back(replica, "app.t")
     replica.check_equal("shop.t")
 
@@ -88,3 +88,22 @@ def test_a_command_that_a_table_cannot_come_back_by(replica: Replica) -> None:
         with pytest.raises(ConfigError, match="is applied already"):
             skip(connection, replica.captured.log, PIPELINE, position)
     replica.check_equal("t", "other")
+
+
+def test_an_index_that_came_and_went(replica: Replica) -> None:
+    """DROP INDEX does not say of which table it was: there was nothing to drop when it came."""
+    parked(replica, "t")
+    replica.captured.run(
+        """CREATE UNIQUE INDEX once ON t (v);
+DROP INDEX once;
+CREATE INDEX kept ON t (v);
+CREATE UNIQUE INDEX ON t (v);
+DROP INDEX t_v_idx;
+DROP INDEX kept;
+CREATE INDEX kept ON t (id, v);
+INSERT INTO t VALUES (2, 1000);
+"""
+    )
+    replica.follow(PARK)
+    come_back(replica, "t")
+    replica.check_equal("t")

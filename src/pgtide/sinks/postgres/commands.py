@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -24,7 +24,7 @@ from pgtide.sinks.added_columns import AddedColumns
 from pgtide.sinks.postgres.ddl import Place, Replay, plan_ddl
 from pgtide.sinks.postgres.ddl_kinds import OF_TABLES, DdlKinds, kind_of
 from pgtide.sinks.postgres.ddl_names import CannotReplay, Names, Ruled
-from pgtide.sinks.postgres.ddl_payload import Payload, root_of
+from pgtide.sinks.postgres.ddl_payload import Item, Payload, root_of
 from pgtide.sinks.postgres.ddl_run import run_ddl
 from pgtide.sinks.postgres.leaving import take_out
 from pgtide.sinks.postgres.tallies import note_left_out
@@ -116,7 +116,17 @@ class Commands:
     def _marks(self) -> list[Mark]:
         marks = [mark for mark in self.batch.census.marks if mark.op == "ddl"]
         only = self.batch.only  # tables that catch up: all others had it long ago
-        return [mark for mark in marks if only is None or self._is_late(mark, only)]
+        return marks if only is None else [*self._late(marks, only)]
+
+    def _late(self, marks: list[Mark], only: frozenset[str]) -> Iterator[Mark]:
+        """Commands that waited for some tables, and those that drop what these make."""
+        made = set[str]()
+        for mark in marks:
+            if self._is_late(mark, only):
+                made |= {i["identity"] for i in _facts(mark, "objects") if i["type"] == "index"}
+                yield mark
+            elif made and made.issuperset(_dropped(mark)):
+                yield mark  # there was nothing to drop when it came
 
     def _is_late(self, mark: Mark, only: frozenset[str]) -> bool:
         """Whether a command waited for some tables: what is no table's own did not."""
@@ -240,8 +250,18 @@ class Commands:
 
 def _tables(mark: Mark) -> set[TableName]:
     """The relations that a command is about; of partitions their root."""
-    items = (*mark.payload.get("objects", ()), *mark.payload.get("dropped", ()))
+    items = (*_facts(mark, "objects"), *_facts(mark, "dropped"))
     return {root_of(item) for item in items if item.get("name")}
+
+
+def _facts(mark: Mark, name: str) -> Sequence[Item]:
+    return mark.payload.get(name) or ()
+
+
+def _dropped(mark: Mark) -> set[str]:
+    """What a command names to be dropped; what no statement names if there is nothing."""
+    originals = (item for item in _facts(mark, "dropped") if item["original"])
+    return {item["identity"] for item in originals} or {""}
 
 
 def read_left_out(connection: SqlConnection, pipeline: str) -> frozenset[Position]:

@@ -246,7 +246,8 @@ def _refuse_waiting(payload: Payload, node: Any, names: Names) -> None:
         return
     for table in (root_of(item) for item in payload.relations() if item["kind"] in TABLES):
         if names.chosen(table) and not names.selects(table):
-            raise CannotReplay(f"{'.'.join(table)} is parked: resume it first (pgtide resume)")
+            name = ".".join(table)
+            raise CannotReplay(f"the table {name} is parked: resume it first (pgtide resume)")
 
 
 def _present(payload: Payload, names: Names) -> list[Mapping[str, Any]]:
