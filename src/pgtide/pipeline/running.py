@@ -118,8 +118,7 @@ class PipelineRun:
         state = delivery.state
         delivery.keep()
         try:
-            if state.resuming is not None:
-                delivery.resume()  # it ends at the position that the history goes on from
+            delivery.resume()  # first: what comes next may stop until a table is back
             self._history(delivery)
             delivery.resume()
             if not self._stop.is_set() and not (until_current and self._nothing_new(state)):

@@ -70,6 +70,31 @@ def test_a_schema_of_a_parked_table(replica: Replica) -> None:
     replica.check_equal("shop.t")
 
 
+def test_a_schema_of_a_table_that_was_parked_by_the_history(replica: Replica) -> None:
+    """What was asked for comes first: the history goes no further without it."""
+    ours = {**PARK, "batch": "1MB"}
+    ddl = ["!*", "schema"]
+    replica.target.execute("CREATE SCHEMA app")
+    replica.target.execute("CREATE TABLE app.t (id int PRIMARY KEY, v int)")
+    replica.target.execute("ALTER TABLE app.t ADD CONSTRAINT small CHECK (v < 100)")
+    replica.target.execute("CREATE TABLE other (id int PRIMARY KEY, v text)")
+    replica.captured.run("CREATE SCHEMA IF NOT EXISTS app;\n")
+    replica.captured.run("CREATE TABLE app.t (id int PRIMARY KEY, v int);\n")
+    replica.captured.run("CREATE TABLE other (id int PRIMARY KEY, v text);\n")
+    replica.captured.run("INSERT INTO app.t VALUES (1, 1000);\n")
+    many = "INSERT INTO other SELECT n, sha256(n::text::bytea) FROM generate_series({}, {}) n;\n"
+    for begin in (1, 40_001):
+        replica.captured.run(many.format(begin, begin + 39_999))
+        replica.captured.capture()
+    replica.captured.run("ALTER SCHEMA app RENAME TO shop;\nINSERT INTO shop.t VALUES (2, 2);\n")
+    with pytest.raises(TargetError, match="cannot be replayed"):
+        replica.follow(ours, ddl=ddl)
+    replica.target.execute("ALTER TABLE app.t DROP CONSTRAINT small")
+    replica.resume()
+    replica.apply(ours, ddl=ddl)
+    replica.check_equal("shop.t", "other")
+
+
 def test_a_command_that_a_table_cannot_come_back_by(replica: Replica) -> None:
     """The error says to skip it: it is applied for others, and not for that table."""
     parked(replica, "t")
